@@ -1,0 +1,231 @@
+"""Who gets in, in which order, and who is told to come back: a bounded queue before one worker.
+
+A request takes a `Permit` before its body is read, and gives it back when its answer is ready.
+The permits bound memory and waiting; the worker takes requests in the order in which their
+prompts were ready. All of `Admission` runs on the event loop but `work`, which is the worker's:
+the two meet in a queue of jobs and in each job's future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from adapter.engine import Cancelled, Forward
+from adapter.errors import ScoringFailed, Unavailable
+from adapter.lifecycle import Lifecycle
+from adapter.scorer import Scored, score
+from adapter.tokens import Encoded
+
+# How fast the estimate of the scoring speed follows what is measured.
+RATE_WEIGHT = 0.2
+
+
+class Scorer(Protocol):
+    """What the worker needs of an engine; `adapter.engine.Engine` is one."""
+
+    def forward(self, encoded: Encoded, is_cancelled: Callable[[], bool]) -> Forward: ...
+
+
+class Observer(Protocol):
+    """Who is told what the worker does; `adapter.metrics.Metrics` is one."""
+
+    def waited(self, seconds: float) -> None: ...
+
+    def forwarded(self, forward: Forward) -> None: ...
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The scored decisions of one request, and the seconds it waited and was decoded."""
+
+    scored: tuple[Scored, ...]
+    queue_seconds: float
+    forward_seconds: float
+
+
+@dataclass(eq=False)
+class _Job:
+    encoded: tuple[Encoded, ...]
+    submitted: float
+    deadline: float
+    result: Future[Answer] = field(default_factory=Future)
+    abandoned: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def input_tokens(self) -> int:
+        return sum(item.input_tokens for item in self.encoded)
+
+    def settle(self, outcome: Answer | Exception) -> None:
+        # The other side may have settled or cancelled it first, and then that is the answer.
+        with contextlib.suppress(InvalidStateError):
+            if isinstance(outcome, Answer):
+                self.result.set_result(outcome)
+            else:
+                self.result.set_exception(outcome)
+
+
+class Permit:
+    """The right of one request to be worked on. Only an `Admission` makes one."""
+
+    def __init__(self, admission: Admission, deadline: float) -> None:
+        self._admission = admission
+        self._deadline = deadline
+
+    async def score(self, encoded: tuple[Encoded, ...]) -> Answer:
+        """Queue the decisions and wait for their scores; a cancelled caller leaves the queue.
+
+        Raises:
+            Unavailable: `busy` when the wait would pass the deadline, `deadline_exceeded` when
+                it did, `draining` or `worker_failed` when the worker stopped.
+            ScoringFailed: llama.cpp failed on one of the decisions.
+        """
+        return await self._admission.run(encoded, self._deadline)
+
+
+class Admission:
+    """Bounds the requests in the adapter and hands their decisions to the worker."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        observer: Observer,
+        *,
+        max_queue: int,
+        timeout_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._observer = observer
+        self._max_queue = max_queue
+        self._timeout_seconds = timeout_seconds
+        self._clock = clock
+        self._admitted = 0
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._unfinished: set[_Job] = set()
+        self._tokens_per_second: float | None = None
+
+    @property
+    def admitted(self) -> int:
+        """How many requests hold a permit."""
+        return self._admitted
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait behind the one that is being scored."""
+        return max(0, self._admitted - 1)
+
+    @contextlib.contextmanager
+    def enter(self) -> Iterator[Permit]:
+        """Take a permit, for the length of a `with` block.
+
+        Raises:
+            Unavailable: `loading`, `draining`, `worker_failed`, or `busy` when the queue is full.
+        """
+        self._lifecycle.require_ready()
+        if self._admitted > self._max_queue:
+            raise self._busy(f"{self._admitted} requests are being served, which is the limit")
+        self._admitted += 1
+        try:
+            yield Permit(self, self._clock() + self._timeout_seconds)
+        finally:
+            self._admitted -= 1
+
+    async def run(self, encoded: tuple[Encoded, ...], deadline: float) -> Answer:
+        """Do what `Permit.score` says."""
+        now = self._clock()
+        if now + self._estimated_wait() > deadline:
+            raise self._busy("the requests ahead would take longer than this one may wait")
+        job = _Job(encoded, submitted=now, deadline=deadline)
+        self._unfinished.add(job)
+        self._jobs.put(job)
+        try:
+            return await asyncio.wrap_future(job.result)
+        finally:
+            job.abandoned.set()
+            self._unfinished.discard(job)
+
+    def refuse_unfinished(self, error: Exception) -> None:
+        """Answer every request that has no answer yet with `error`."""
+        for job in list(self._unfinished):
+            job.abandoned.set()
+            job.settle(error)
+
+    def stop(self) -> None:
+        """Let `work` return once it has worked off the queue."""
+        self._jobs.put(None)
+
+    def work(self, engine: Scorer) -> None:
+        """Score jobs on the calling thread, one after another, until `stop`."""
+        while (job := self._jobs.get()) is not None:
+            if not job.abandoned.is_set():
+                job.settle(self._outcome(job, engine))
+
+    def _outcome(self, job: _Job, engine: Scorer) -> Answer | Exception:
+        started = self._clock()
+        self._observer.waited(started - job.submitted)
+        try:
+            scored = self._score_all(job, engine)
+        except Cancelled:
+            return Unavailable(
+                "the time for this request ran out", code="deadline_exceeded", retry_after_seconds=1
+            )
+        except Exception as error:
+            self._lifecycle.scoring_failed()
+            failed = ScoringFailed("this request could not be scored")
+            failed.__cause__ = error
+            return failed
+        self._lifecycle.scored()
+        return Answer(
+            scored,
+            queue_seconds=started - job.submitted,
+            forward_seconds=sum(item.forward_seconds for item in scored),
+        )
+
+    def _score_all(self, job: _Job, engine: Scorer) -> tuple[Scored, ...]:
+        """Score the job's decisions, those that share a state one after another."""
+        scored = {
+            index: self._score(job, job.encoded[index], engine) for index in grouped(job.encoded)
+        }
+        return tuple(scored[index] for index in range(len(job.encoded)))
+
+    def _score(self, job: _Job, encoded: Encoded, engine: Scorer) -> Scored:
+        forward = engine.forward(
+            encoded, lambda: job.abandoned.is_set() or self._clock() > job.deadline
+        )
+        self._observer.forwarded(forward)
+        self._learn_rate(encoded.input_tokens / max(forward.seconds, 1e-9))
+        return score(encoded, forward)
+
+    def _learn_rate(self, tokens_per_second: float) -> None:
+        known = self._tokens_per_second or tokens_per_second
+        self._tokens_per_second = known + RATE_WEIGHT * (tokens_per_second - known)
+
+    def _estimated_wait(self) -> float:
+        if self._tokens_per_second is None:
+            return 0.0
+        return sum(job.input_tokens for job in self._unfinished) / self._tokens_per_second
+
+    def _busy(self, message: str) -> Unavailable:
+        return Unavailable(
+            message, code="busy", retry_after_seconds=max(1, math.ceil(self._estimated_wait()))
+        )
+
+
+def grouped(encoded: tuple[Encoded, ...]) -> list[int]:
+    """Return the indices of `encoded`, those with equal leading segments side by side.
+
+    Groups come in the order of their first member, and keep the order within.
+    """
+    groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+    for index, item in enumerate(encoded):
+        groups.setdefault(item.segments[:-1], []).append(index)
+    return [index for members in groups.values() for index in members]

@@ -1,0 +1,85 @@
+"""The adapter's condition, as one explicit value that `/ping` reads."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from adapter.errors import Unavailable
+
+FAILURES_BEFORE_UNHEALTHY = 3
+RETRY_LOADING_SECONDS = 5
+RETRY_DRAINING_SECONDS = 1
+
+
+class State(Enum):
+    """Loading, then ready, then draining; failed when the worker died."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+class Lifecycle:
+    """Moves one way through the states; counts scorings that failed one after another."""
+
+    def __init__(self) -> None:
+        self.state = State.LOADING
+        self._failures = 0
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether `/ping` answers 200."""
+        return self.state is State.READY and self._failures < FAILURES_BEFORE_UNHEALTHY
+
+    @property
+    def condition(self) -> str:
+        """One word for `/ping` and the logs."""
+        if self.state is State.READY and not self.is_healthy:
+            return "unhealthy"
+        return self.state.value
+
+    def ready(self) -> None:
+        """The self-test has scored."""
+        if self.state is State.LOADING:
+            self.state = State.READY
+
+    def drain(self) -> None:
+        """No new work from here on."""
+        if self.state is not State.FAILED:
+            self.state = State.DRAINING
+
+    def fail(self) -> None:
+        """The worker is gone, for good."""
+        self.state = State.FAILED
+
+    def scored(self) -> None:
+        """A scoring succeeded."""
+        self._failures = 0
+
+    def scoring_failed(self) -> None:
+        """A scoring failed: after three in a row the adapter says that it is not healthy."""
+        self._failures += 1
+
+    def require_ready(self) -> None:
+        """Refuse work that this state does not take.
+
+        Raises:
+            Unavailable: `loading`, `draining` or `worker_failed`.
+        """
+        if self.state is State.LOADING:
+            raise Unavailable(
+                "the model is loading", code="loading", retry_after_seconds=RETRY_LOADING_SECONDS
+            )
+        if self.state is State.DRAINING:
+            raise Unavailable(
+                "this container is shutting down",
+                code="draining",
+                retry_after_seconds=RETRY_DRAINING_SECONDS,
+            )
+        if self.state is State.FAILED:
+            raise Unavailable(
+                "the scoring worker has failed; the container must be replaced",
+                code="worker_failed",
+                retry_after_seconds=RETRY_LOADING_SECONDS,
+            )

@@ -1,0 +1,467 @@
+"""The typed door to llama.cpp: the only module that touches llama-cpp-python.
+
+Every native precondition is checked here in Python, because llama.cpp answers some violations by
+aborting the process. Objects own native memory and are closed explicitly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import re
+import threading
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adapter.errors import ScoringError, StartupError
+
+# What llama.cpp's default parameters are. Bindings and library disagree about the layout of these
+# structures exactly when they come from different builds, and then some of these read as absurd.
+KNOWN_DEFAULTS: dict[str, dict[str, int | float | bool]] = {
+    "llama_model_default_params": {
+        "split_mode": 1,
+        "main_gpu": 0,
+        "vocab_only": False,
+        "check_tensors": False,
+        "use_extra_bufts": True,
+        "no_host": False,
+    },
+    "llama_context_default_params": {
+        "n_ctx": 512,
+        "n_batch": 2048,
+        "n_ubatch": 512,
+        "n_seq_max": 1,
+        "n_threads": 4,
+        "n_threads_batch": 4,
+        "rope_scaling_type": -1,
+        "pooling_type": -1,
+        "attention_type": -1,
+        "rope_freq_base": 0.0,
+        "rope_freq_scale": 0.0,
+        "yarn_ext_factor": -1.0,
+        "yarn_orig_ctx": 0,
+        "type_k": 1,
+        "type_v": 1,
+        "embeddings": False,
+        "offload_kqv": True,
+        "op_offload": True,
+        "swa_full": True,
+        "kv_unified": False,
+    },
+}
+
+# ggml_backend_dev_type in ggml-backend.h.
+_DEVICE_KINDS = ("cpu", "gpu", "integrated-gpu", "accelerator", "meta")
+_OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
+_LOG_LEVEL_ERROR = 4
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that ggml can compute on, such as `CPU` or `CUDA0`."""
+
+    name: str
+    kind: str
+
+
+class Library:
+    """llama.cpp, loaded, checked against its bindings, with its backends registered."""
+
+    def __init__(self, lib_dir: Path | None) -> None:
+        """Load the libraries in `lib_dir`, or llama-cpp-python's own.
+
+        Raises:
+            StartupError: they do not load, or were not built for these bindings.
+        """
+        if lib_dir is not None:
+            if not lib_dir.is_dir():
+                raise StartupError(f"BALLOT_LLAMA_LIB_DIR names no folder: {lib_dir}")
+            os.environ["LLAMA_CPP_LIB_PATH"] = str(lib_dir)
+        self.api = _import_bindings(lib_dir)
+        self.lines: deque[str] = deque(maxlen=200)
+        self.errors: deque[str] = deque(maxlen=20)
+        # The native side keeps only a pointer: the callback must live as long as the library.
+        self._log_callback = self.api.llama_log_callback(self._log)
+        self.api.llama_log_set(self._log_callback, None)
+        check_abi(self.api)
+        self._ggml = _load_ggml(lib_dir or Path(str(self.api.__file__)).parent / "lib")
+        if lib_dir is not None:
+            self._ggml.ggml_backend_load_all_from_path(os.fsencode(lib_dir))
+        self.api.llama_backend_init()
+        self.devices = self._list_devices()
+        if not any(device.kind == "cpu" for device in self.devices):
+            raise StartupError(
+                "llama.cpp has no CPU backend; point BALLOT_LLAMA_LIB_DIR at the folder that "
+                "holds libggml-cpu*.so"
+            )
+
+    @property
+    def version(self) -> str:
+        """llama.cpp's version and commit, or the bindings' version where it cannot tell."""
+        try:
+            return str(self.api.llama_version().decode())
+        except AttributeError:
+            return f"llama-cpp-python {importlib.import_module('llama_cpp').__version__}"
+
+    def _list_devices(self) -> tuple[Device, ...]:
+        devices = []
+        for index in range(self._ggml.ggml_backend_dev_count()):
+            handle = self._ggml.ggml_backend_dev_get(index)
+            kind = self._ggml.ggml_backend_dev_type(handle)
+            name = self._ggml.ggml_backend_dev_name(handle).decode()
+            devices.append(Device(name, _DEVICE_KINDS[kind]))
+        return tuple(devices)
+
+    def _log(self, level: int, text: bytes, _: object) -> None:
+        line = text.decode("utf-8", "replace").strip()
+        if line and line != ".":
+            self.lines.append(line)
+            if level == _LOG_LEVEL_ERROR:
+                self.errors.append(line)
+
+    def last_error(self) -> str:
+        """Return what llama.cpp last said was wrong: its first error line since it was cleared."""
+        return self.errors[0] if self.errors else "no reason given"
+
+
+def _import_bindings(lib_dir: Path | None) -> Any:
+    where = lib_dir or "llama-cpp-python's own folder"
+    try:
+        return importlib.import_module("llama_cpp.llama_cpp")
+    except FileNotFoundError as error:
+        raise StartupError(
+            f"there is no libllama in {where}; point BALLOT_LLAMA_LIB_DIR at the folder that holds "
+            "it and libggml*, or leave it unset to use llama-cpp-python's own"
+        ) from error
+    except (RuntimeError, OSError, AttributeError) as error:
+        raise StartupError(
+            f"ABI mismatch: the llama.cpp libraries in {where} do not fit the installed "
+            f"llama-cpp-python ({error}); install the bindings of the same llama.cpp build"
+        ) from error
+    except ImportError as error:
+        raise StartupError(f"llama-cpp-python does not import: {error}") from error
+
+
+def check_abi(api: ModuleType | Any) -> None:
+    """Compare default parameters, read through the bindings, with their known values.
+
+    Fields that these bindings lack are left out: field sets differ between versions.
+
+    Raises:
+        StartupError: a value differs, so bindings and library are of different builds.
+    """
+    wrong = []
+    for function, expected in KNOWN_DEFAULTS.items():
+        params = getattr(api, function)()
+        names = {item[0] for item in params._fields_}
+        for name, value in expected.items():
+            if name in names and getattr(params, name) != value:
+                wrong.append(f"{name} reads {getattr(params, name)}, not {value}")
+    if wrong:
+        raise StartupError(
+            "ABI mismatch: the llama.cpp libraries are of another build than the installed "
+            f"llama-cpp-python ({'; '.join(wrong[:4])}); install the bindings of the same build"
+        )
+
+
+def _load_ggml(lib_dir: Path) -> ctypes.CDLL:
+    name = "libggml.dylib" if (lib_dir / "libggml.dylib").exists() else "libggml.so"
+    try:
+        ggml = ctypes.CDLL(str(lib_dir / name))
+    except OSError as error:
+        raise StartupError(f"{name} does not load from {lib_dir}: {error}") from error
+    ggml.ggml_backend_load_all_from_path.argtypes = [ctypes.c_char_p]
+    ggml.ggml_backend_load_all_from_path.restype = None
+    ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
+    ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+    ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
+    ggml.ggml_backend_dev_type.argtypes = [ctypes.c_void_p]
+    ggml.ggml_backend_dev_type.restype = ctypes.c_int
+    ggml.ggml_backend_dev_name.argtypes = [ctypes.c_void_p]
+    ggml.ggml_backend_dev_name.restype = ctypes.c_char_p
+    return ggml
+
+
+def check_gpu_devices(devices: tuple[Device, ...], gpu_layers: int) -> None:
+    """Refuse GPU layers where there is no GPU.
+
+    Raises:
+        StartupError: layers are to be offloaded and ggml sees no GPU.
+    """
+    if gpu_layers != 0 and not any("gpu" in device.kind for device in devices):
+        seen = ", ".join(device.name for device in devices)
+        raise StartupError(
+            f"BALLOT_GPU_LAYERS is {gpu_layers} but llama.cpp sees no GPU (devices: {seen}); set "
+            "it to 0, or run the CUDA image on a GPU instance"
+        )
+
+
+def check_offload(log_lines: list[str], gpu_layers: int) -> None:
+    """Check in llama.cpp's own words that the layers asked for were really offloaded.
+
+    Raises:
+        StartupError: fewer were, or it does not say.
+    """
+    if gpu_layers == 0:
+        return
+    matches = [match for line in log_lines if (match := _OFFLOADED.search(line))]
+    if not matches:
+        raise StartupError("llama.cpp does not say how many layers it offloaded to the GPU")
+    offloaded, total = (int(number) for number in matches[-1].groups())
+    wanted = total if gpu_layers < 0 else min(gpu_layers, total)
+    if offloaded < wanted:
+        raise StartupError(
+            f"llama.cpp offloaded {offloaded} of {total} layers, not the {wanted} that "
+            "BALLOT_GPU_LAYERS asks for"
+        )
+
+
+class Model:
+    """A loaded GGUF."""
+
+    def __init__(self, library: Library, path: Path, *, gpu_layers: int) -> None:
+        """Load `path`, offloading `gpu_layers` of it (-1: all).
+
+        Raises:
+            StartupError: the file does not load, cannot be scored, or the GPU is not what was
+                asked for.
+        """
+        check_gpu_devices(library.devices, gpu_layers)
+        self.library = library
+        self._api = library.api
+        library.lines.clear()
+        library.errors.clear()
+        params = self._api.llama_model_default_params()
+        params.n_gpu_layers = gpu_layers
+        self.handle = self._api.llama_model_load_from_file(os.fsencode(path), params)
+        if not self.handle:
+            raise StartupError(
+                f"llama.cpp cannot load {path}: {library.last_error()}; download or convert the "
+                "GGUF again, or use a newer llama.cpp"
+            )
+        try:
+            check_offload(list(library.lines), gpu_layers)
+            if self._api.llama_model_has_encoder(self.handle):
+                raise StartupError(f"{path} is an encoder model; Ballot scores decoder models")
+            self.vocabulary = Vocabulary(self._api, self.handle)
+        except StartupError:
+            self.close()
+            raise
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether some layers keep a running state, which cannot be cut back to a position."""
+        return bool(
+            self._api.llama_model_is_recurrent(self.handle)
+            or self._api.llama_model_is_hybrid(self.handle)
+        )
+
+    @property
+    def quantization(self) -> str:
+        """The GGUF's own file type, such as `Q4_K - Medium`, in llama.cpp's words."""
+        ftype = self._api.llama_model_ftype(self.handle)
+        name = self._api.llama_ftype_name(ftype)
+        return str(name.decode()) if name else f"file type {ftype}"
+
+    @property
+    def trained_context_tokens(self) -> int:
+        """The context length that the model was trained for, in tokens."""
+        return int(self._api.llama_model_n_ctx_train(self.handle))
+
+    @property
+    def chat_template(self) -> str | None:
+        """The GGUF's default chat template, or None."""
+        template = self._api.llama_model_chat_template(self.handle, None)
+        return template.decode("utf-8") if template else None
+
+    def metadata(self, key: str) -> str | None:
+        """Return the GGUF metadata value of `key` as text, or None."""
+        size = 256
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            length = self._api.llama_model_meta_val_str(self.handle, key.encode(), buffer, size)
+            if length < 0:
+                return None
+            if length < size:
+                return buffer.value.decode("utf-8", "replace")
+            size = length + 1
+
+    def close(self) -> None:
+        """Free the model. Contexts on it must be closed first."""
+        if self.handle:
+            self._api.llama_model_free(self.handle)
+            self.handle = None
+
+
+class Vocabulary:
+    """A model's tokens. Reading it is safe from any thread while the model is loaded."""
+
+    # llama_token_attr in llama.h.
+    UNKNOWN, UNUSED, NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 2, 4, 8, 16, 32
+    LSTRIP, RSTRIP = 128, 256
+
+    def __init__(self, api: Any, model: Any) -> None:
+        """Read every token's attributes and bytes out of `model`."""
+        self._api = api
+        self._vocab = api.llama_model_get_vocab(model)
+        self.size = int(api.llama_vocab_n_tokens(self._vocab))
+        if self.size == 0:
+            raise StartupError("the GGUF holds no vocabulary")
+        self.attributes = [
+            int(api.llama_vocab_get_attr(self._vocab, token)) for token in range(self.size)
+        ]
+        buffer = ctypes.create_string_buffer(4096)
+        self.pieces = [self._piece(token, buffer) for token in range(self.size)]
+
+    def _piece(self, token: int, buffer: Any) -> bytes:
+        length = self._api.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, True)
+        return bytes(buffer.raw[:length]) if length > 0 else b""
+
+    @property
+    def bos(self) -> int | None:
+        """The token that starts a text, or None."""
+        token = int(self._api.llama_vocab_bos(self._vocab))
+        return token if token >= 0 else None
+
+    @property
+    def eos(self) -> int | None:
+        """The token that ends a text, or None."""
+        token = int(self._api.llama_vocab_eos(self._vocab))
+        return token if token >= 0 else None
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether a prompt of this vocabulary starts with `bos`."""
+        return bool(self._api.llama_vocab_get_add_bos(self._vocab))
+
+    def tokenize(self, text: str, *, parse_special: bool) -> list[int]:
+        """Return the token ids of `text`, with no BOS or EOS added.
+
+        Control tokens written out in `text` become those tokens only when `parse_special`.
+        """
+        data = text.encode("utf-8")
+        size = len(data) + 16
+        tokens = (ctypes.c_int32 * size)()
+        count = self._api.llama_tokenize(
+            self._vocab, data, len(data), tokens, size, False, parse_special
+        )
+        if count < 0:
+            raise ScoringError(f"llama.cpp could not tokenize {len(data)} bytes")
+        return list(tokens[:count])
+
+
+class Context:
+    """One llama.cpp context holding one sequence; all calls come from the thread that made it."""
+
+    def __init__(self, model: Model, *, tokens: int, threads: int, batch_tokens: int) -> None:
+        """Create a context for `tokens` positions, decoded `batch_tokens` at a time.
+
+        Raises:
+            StartupError: llama.cpp cannot create it, usually for want of memory.
+        """
+        self._api = model.library.api
+        self._model = model
+        self._owner = threading.get_ident()
+        self.batch_tokens = batch_tokens
+        self.capacity = tokens
+        params = self._api.llama_context_default_params()
+        params.n_ctx = tokens
+        params.n_batch = params.n_ubatch = batch_tokens
+        params.n_seq_max = 1
+        if hasattr(params, "n_outputs_max"):
+            # Fewer outputs than sequences, or than a batch asks for, aborts the process.
+            params.n_outputs_max = 1
+        params.n_threads = params.n_threads_batch = threads
+        model.library.errors.clear()
+        self._handle = self._api.llama_init_from_model(model.handle, params)
+        if not self._handle:
+            raise StartupError(
+                f"llama.cpp cannot create a context of {tokens} tokens: "
+                f"{model.library.last_error()}; lower BALLOT_CONTEXT_TOKENS or add memory"
+            )
+        self._memory = self._api.llama_get_memory(self._handle)
+        self._batch = self._api.llama_batch_init(batch_tokens, 0, 1)
+        for index in range(batch_tokens):
+            self._batch.n_seq_id[index] = 1
+            self._batch.seq_id[index][0] = 0
+        self._tokens = np.ctypeslib.as_array(self._batch.token, shape=(batch_tokens,))
+        self._positions = np.ctypeslib.as_array(self._batch.pos, shape=(batch_tokens,))
+        self._wanted = np.ctypeslib.as_array(self._batch.logits, shape=(batch_tokens,))
+
+    def decode(self, tokens: tuple[int, ...], *, position: int, want_logits: bool) -> None:
+        """Run one decode of at most `batch_tokens` tokens at `position` and after it.
+
+        With `want_logits`, the logits after the last of them can be read until the next call.
+
+        Raises:
+            ScoringError: llama.cpp failed; what the sequence holds is then unknown.
+        """
+        self._check_owner()
+        count = len(tokens)
+        if not 0 < count <= self.batch_tokens or position + count > self.capacity:
+            raise ScoringError(f"a decode of {count} tokens at {position} does not fit: a bug")
+        self._batch.n_tokens = count
+        self._tokens[:count] = tokens
+        self._positions[:count] = np.arange(position, position + count)
+        self._wanted[:count] = 0
+        self._wanted[count - 1] = want_logits
+        status = self._api.llama_decode(self._handle, self._batch)
+        if status != 0:
+            raise ScoringError(f"llama_decode returned {status}")
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        """Return a copy of the last logits asked for, of shape (vocabulary,)."""
+        self._check_owner()
+        pointer = self._api.llama_get_logits_ith(self._handle, -1)
+        if not pointer:
+            raise ScoringError("llama.cpp has no logits: a bug")
+        size = self._model.vocabulary.size
+        return np.ctypeslib.as_array(pointer, shape=(size,)).astype(np.float32, copy=True)
+
+    def truncate(self, position: int) -> bool:
+        """Forget everything from `position` on; False where this memory cannot."""
+        self._check_owner()
+        return bool(self._api.llama_memory_seq_rm(self._memory, 0, position, -1))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._check_owner()
+        self._api.llama_memory_clear(self._memory, True)
+
+    def snapshot(self) -> bytes:
+        """Return the sequence's whole state."""
+        self._check_owner()
+        size = self._api.llama_state_seq_get_size(self._handle, 0)
+        buffer = (ctypes.c_uint8 * size)()
+        written = self._api.llama_state_seq_get_data(self._handle, buffer, size, 0)
+        if written != size:
+            raise ScoringError("llama.cpp could not save its state")
+        return bytes(buffer)
+
+    def restore(self, snapshot: bytes) -> None:
+        """Replace the sequence's state by one that `snapshot` returned."""
+        self._check_owner()
+        self.clear()
+        buffer = (ctypes.c_uint8 * len(snapshot)).from_buffer_copy(snapshot)
+        read = self._api.llama_state_seq_set_data(self._handle, buffer, len(snapshot), 0)
+        if read != len(snapshot):
+            raise ScoringError("llama.cpp could not restore its state")
+
+    def close(self) -> None:
+        """Free the context."""
+        if self._handle:
+            self._check_owner()
+            self._api.llama_batch_free(self._batch)
+            self._api.llama_free(self._handle)
+            self._handle = None
+
+    def _check_owner(self) -> None:
+        if threading.get_ident() != self._owner:
+            raise ScoringError("a context is used from another thread than its owner: a bug")

@@ -1,0 +1,43 @@
+"""Logs: one JSON object a line on standard output. States, questions and options never appear."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import sys
+from typing import Any
+
+LOGGER = logging.getLogger("ballot")
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a record as one line of JSON; `fields` given as `extra` come along."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without its end."""
+        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line: dict[str, Any] = {
+            "time": moment.isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        # ASCII: a path may hold bytes that no encoding of the output can write.
+        return json.dumps(line, default=str)
+
+
+def configure(level: str) -> None:
+    """Send the adapter's and uvicorn's records from `level` on to standard output."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(JsonFormatter())
+    logging.root.handlers = [handler]
+    logging.root.setLevel(logging.WARNING)
+    LOGGER.setLevel(level.upper())
+
+
+def log(level: int, event: str, **fields: Any) -> None:
+    """Log `event` with `fields`."""
+    LOGGER.log(level, event, extra={"fields": fields})

@@ -1,0 +1,109 @@
+"""What `/metrics` tells: Prometheus text, from a registry of this adapter's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from adapter.engine import Forward
+from adapter.scorer import ModelIdentity
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60)
+
+
+class Metrics:
+    """Counts requests, waiting, tokens and forward passes."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        PlatformCollector(self._registry)
+        ProcessCollector(registry=self._registry)
+        self._requests = Counter(
+            "ballot_requests",
+            "Requests answered, by route and outcome (ok, or the code of the error).",
+            ["route", "outcome"],
+            registry=self._registry,
+        )
+        self._request_seconds = Histogram(
+            "ballot_request_seconds",
+            "Seconds from a request's first byte to its answer, by route.",
+            ["route"],
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._queue_wait = Histogram(
+            "ballot_queue_wait_seconds",
+            "Seconds that a request waited for the worker.",
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._forward = Histogram(
+            "ballot_forward_seconds",
+            "Seconds of one decision's forward pass.",
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._decoded = Counter(
+            "ballot_tokens_decoded", "Prompt tokens decoded.", registry=self._registry
+        )
+        self._reused = Counter(
+            "ballot_tokens_reused", "Prompt tokens found in memory.", registry=self._registry
+        )
+        self._queue_depth = Gauge(
+            "ballot_queue_depth",
+            "Requests that wait behind the one being scored.",
+            registry=self._registry,
+        )
+        self._healthy = Gauge(
+            "ballot_healthy", "1 when /ping answers 200.", registry=self._registry
+        )
+        self._model = Info("ballot_model", "The model that answers.", registry=self._registry)
+
+    def watch(self, *, waiting: Callable[[], int], is_healthy: Callable[[], bool]) -> None:
+        """Read the queue's depth and the health from these when scraped."""
+        self._queue_depth.set_function(waiting)
+        self._healthy.set_function(is_healthy)
+
+    def answered(self, route: str, outcome: str, seconds: float) -> None:
+        """Count one answered request."""
+        self._requests.labels(route, outcome).inc()
+        self._request_seconds.labels(route).observe(seconds)
+
+    def waited(self, seconds: float) -> None:
+        """Count one request's wait for the worker."""
+        self._queue_wait.observe(seconds)
+
+    def forwarded(self, forward: Forward) -> None:
+        """Count one forward pass and its tokens."""
+        self._forward.observe(forward.seconds)
+        self._decoded.inc(forward.decoded_tokens)
+        self._reused.inc(forward.cached_tokens)
+
+    def model(self, identity: ModelIdentity) -> None:
+        """Name the model that answers."""
+        self._model.info(
+            {
+                "file": identity.file,
+                "sha256": identity.sha256,
+                "architecture": identity.architecture,
+                "quantization": identity.quantization,
+                "llama_cpp": identity.llama_cpp,
+                "backends": ",".join(identity.backends),
+            }
+        )
+
+    def exposition(self) -> bytes:
+        """Return the metrics as Prometheus text."""
+        return generate_latest(self._registry)

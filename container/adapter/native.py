@@ -1,0 +1,250 @@
+"""Ballot's own wire format: `{"decision": {...}}` or `{"decisions": [...]}` in, results out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from adapter.decision import Decision, Json, Option
+from adapter.errors import InvalidRequest
+from adapter.scorer import ModelIdentity, Scored
+
+MAX_ID_CHARACTERS = 256
+MIN_OPTIONS = 2
+LAYOUTS = ("evidence_first",)
+ORDERS = (1,)
+READOUT = "quantized last-position logits restricted to declared answer slots; no generated tokens"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a request may ask for: decisions in one request, options in one decision."""
+
+    decisions: int
+    options: int
+
+
+@dataclass(frozen=True)
+class NativeRequest:
+    """The parsed request; `single` remembers which of the two forms the answer must take."""
+
+    decisions: tuple[Decision, ...]
+    single: bool
+
+    def path(self, index: int) -> str:
+        """Return where in the request its decision number `index` stands."""
+        return "decision" if self.single else f"decisions[{index}]"
+
+
+@dataclass(frozen=True)
+class RequestTiming:
+    """Seconds that a whole request waited for the worker, was decoded, and took in all."""
+
+    queue_seconds: float
+    forward_seconds: float
+    total_seconds: float
+
+    def as_json(self) -> dict[str, float]:
+        """Return the timing as the wire has it."""
+        return {
+            "queue_seconds": self.queue_seconds,
+            "forward_seconds": self.forward_seconds,
+            "total_seconds": self.total_seconds,
+        }
+
+
+def parse_request(body: Json, limits: Limits) -> NativeRequest:
+    """Validate a parsed body.
+
+    Raises:
+        InvalidRequest: naming the first wrong field by its path.
+    """
+    request = _object(body, "")
+    if "decision" in request and "decisions" in request:
+        raise InvalidRequest("give decision or decisions, not both", code="ambiguous_request")
+    _only_keys(request, "", ("decision", "decisions", "scoring"))
+    if "scoring" in request:
+        _check_scoring(request["scoring"], "scoring")
+    if "decision" in request:
+        return NativeRequest((_decision(request["decision"], "decision", limits),), single=True)
+    return NativeRequest(_decisions(_required(request, "", "decisions"), limits), single=False)
+
+
+def _decisions(value: Json, limits: Limits) -> tuple[Decision, ...]:
+    items = _list(
+        value, "decisions", lowest=1, highest=limits.decisions, too_many="too_many_decisions"
+    )
+    decisions = tuple(
+        _decision(item, f"decisions[{index}]", limits) for index, item in enumerate(items)
+    )
+    _unique([decision.id for decision in decisions], "decisions")
+    return decisions
+
+
+def _decision(value: Json, path: str, limits: Limits) -> Decision:
+    fields = _object(value, path)
+    _only_keys(fields, path, ("id", "state", "question", "options"))
+    return Decision(
+        id=_id(_required(fields, path, "id"), f"{path}.id"),
+        state=_required(fields, path, "state"),
+        question=_text(_required(fields, path, "question"), f"{path}.question"),
+        options=_options(_required(fields, path, "options"), f"{path}.options", limits),
+    )
+
+
+def _options(value: Json, path: str, limits: Limits) -> tuple[Option, ...]:
+    items = _list(
+        value, path, lowest=MIN_OPTIONS, highest=limits.options, too_many="too_many_options"
+    )
+    options = tuple(_option(item, f"{path}[{index}]") for index, item in enumerate(items))
+    _unique([option.id for option in options], path)
+    return options
+
+
+def _option(value: Json, path: str) -> Option:
+    fields = _object(value, path)
+    _only_keys(fields, path, ("id", "description"))
+    return Option(
+        id=_id(_required(fields, path, "id"), f"{path}.id"),
+        description=_text(_required(fields, path, "description"), f"{path}.description"),
+    )
+
+
+def _check_scoring(value: Json, path: str) -> None:
+    fields = _object(value, path)
+    _only_keys(fields, path, ("orders", "layout"))
+    _one_of(fields.get("orders", ORDERS[0]), f"{path}.orders", ORDERS)
+    _one_of(fields.get("layout", LAYOUTS[0]), f"{path}.layout", LAYOUTS)
+
+
+def _one_of(value: Json, path: str, allowed: tuple[Any, ...]) -> None:
+    # bool is an int in Python, and 1.0 equals 1: only the very type is the declared value.
+    if not any(type(value) is type(choice) and value == choice for choice in allowed):
+        choices = ", ".join(str(choice) for choice in allowed)
+        raise InvalidRequest(
+            f"{path} must be one of: {choices}", code="unsupported_value", field=path
+        )
+
+
+def _object(value: Json, path: str) -> dict[str, Json]:
+    if not isinstance(value, dict):
+        raise InvalidRequest(
+            f"{path or 'the body'} must be an object, not {_kind(value)}",
+            code="wrong_type",
+            field=path or None,
+        )
+    return value
+
+
+def _list(value: Json, path: str, *, lowest: int, highest: int, too_many: str) -> list[Json]:
+    if not isinstance(value, list):
+        raise InvalidRequest(
+            f"{path} must be an array, not {_kind(value)}", code="wrong_type", field=path
+        )
+    if len(value) < lowest:
+        raise InvalidRequest(
+            f"{path} needs at least {lowest}, got {len(value)}", code="too_few_items", field=path
+        )
+    if len(value) > highest:
+        raise InvalidRequest(
+            f"{path} has {len(value)}; this endpoint takes at most {highest}",
+            code=too_many,
+            field=path,
+        )
+    return value
+
+
+def _text(value: Json, path: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(
+            f"{path} must be a string, not {_kind(value)}", code="wrong_type", field=path
+        )
+    if not value.strip():
+        raise InvalidRequest(f"{path} is empty", code="empty_value", field=path)
+    return value
+
+
+def _id(value: Json, path: str) -> str:
+    text = _text(value, path)
+    if len(text) > MAX_ID_CHARACTERS:
+        raise InvalidRequest(
+            f"{path} has {len(text)} characters; the limit is {MAX_ID_CHARACTERS}",
+            code="id_too_long",
+            field=path,
+        )
+    return text
+
+
+def _required(fields: dict[str, Json], path: str, key: str) -> Json:
+    if key not in fields:
+        where = f"{path}.{key}" if path else key
+        raise InvalidRequest(f"{where} is missing", code="missing_field", field=where)
+    return fields[key]
+
+
+def _only_keys(fields: dict[str, Json], path: str, allowed: tuple[str, ...]) -> None:
+    for key in fields:
+        if key not in allowed:
+            where = f"{path}.{key}" if path else key
+            raise InvalidRequest(
+                f"{where[:200]} is not a field here; the fields are: {', '.join(allowed)}",
+                code="unknown_field",
+                field=where[:200],
+            )
+
+
+def _unique(ids: list[str], path: str) -> None:
+    seen: set[str] = set()
+    for item in ids:
+        if item in seen:
+            raise InvalidRequest(
+                f"{path} holds the id {item[:80]!r} twice", code="duplicate_id", field=path
+            )
+        seen.add(item)
+
+
+def _kind(value: Json) -> str:
+    names = {type(None): "null", bool: "a boolean", str: "a string", list: "an array"}
+    return names.get(type(value), "an object" if isinstance(value, dict) else "a number")
+
+
+def render_answer(
+    request: NativeRequest,
+    scored: tuple[Scored, ...],
+    *,
+    model: ModelIdentity,
+    timing: RequestTiming,
+) -> dict[str, Any]:
+    """Return the answer in the form of the request: `result`, or `results` with `timing`."""
+    results = [
+        _result(decision, score, model=model, timing=timing)
+        for decision, score in zip(request.decisions, scored, strict=True)
+    ]
+    if request.single:
+        return {"result": results[0]}
+    return {"results": results, "timing": timing.as_json()}
+
+
+def _result(
+    decision: Decision, scored: Scored, *, model: ModelIdentity, timing: RequestTiming
+) -> dict[str, Any]:
+    return {
+        "id": decision.id,
+        "option_ids": [option.id for option in decision.options],
+        "probabilities": list(scored.probabilities),
+        "option_logits": list(scored.option_logits),
+        "answer_token_ids": list(scored.answer_token_ids),
+        "input_tokens": scored.input_tokens,
+        "cached_tokens": scored.cached_tokens,
+        "allowed_token_mass": scored.allowed_token_mass,
+        "prompt_sha256": scored.prompt_sha256,
+        "prompt_version": scored.prompt_version,
+        "calibration": None,
+        "model": model.as_json(),
+        "readout": READOUT,
+        "timing": {
+            "queue_seconds": timing.queue_seconds,
+            "forward_seconds": scored.forward_seconds,
+            "total_seconds": timing.total_seconds,
+        },
+    }

@@ -1,0 +1,70 @@
+"""Fixtures: one adapter for the whole run, and the demo model's parts in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import httpx
+import pytest
+
+from adapter.llama import Library, Model
+from adapter.prompt import PromptTemplate, render_template
+from adapter.tokens import Encoder
+from tests.adapter_process import DEMO_MODEL, ROOT, AdapterProcess
+
+
+@pytest.fixture(scope="session")
+def adapter() -> Iterator[AdapterProcess]:
+    """The adapter on the demo model, with the settings of a default deployment."""
+    with AdapterProcess(BALLOT_BODY_TIMEOUT_SECONDS="2") as running:
+        yield running.wait_ready()
+
+
+@pytest.fixture(scope="session")
+def client(adapter: AdapterProcess) -> Iterator[httpx.Client]:
+    """An HTTP client of that adapter."""
+    with adapter.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def library() -> Library:
+    """llama.cpp, loaded into this process."""
+    return Library(None)
+
+
+@pytest.fixture(scope="session")
+def demo_model(library: Library) -> Iterator[Model]:
+    """The demo model, loaded into this process."""
+    with closing(Model(library, DEMO_MODEL, gpu_layers=0)) as model:
+        yield model
+
+
+@pytest.fixture(scope="session")
+def demo_template(demo_model: Model) -> PromptTemplate:
+    """The demo model's own chat template."""
+    assert demo_model.chat_template is not None
+    return render_template(demo_model.chat_template, bos_token="", eos_token="")
+
+
+@pytest.fixture(scope="session")
+def demo_encoder(demo_model: Model, demo_template: PromptTemplate) -> Encoder:
+    """The encoder of the demo model."""
+    return Encoder(demo_model.vocabulary, demo_template, context_tokens=4096)
+
+
+@pytest.fixture
+def support_route() -> dict[str, Any]:
+    """The article's decision, as a request."""
+    request: dict[str, Any] = json.loads((ROOT / "examples" / "support-route.json").read_text())
+    return request
+
+
+@pytest.fixture
+def shared_state() -> dict[str, Any]:
+    """Two decisions about one state, as a request."""
+    request: dict[str, Any] = json.loads((ROOT / "examples" / "shared-state.json").read_text())
+    return request
