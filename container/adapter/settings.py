@@ -213,6 +213,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f" (did you mean {nearest[0]}?)" if nearest else ""
+    # Without the prefix, which all of them share, only what differs counts.
+    suffixes = [other.removeprefix(PREFIX) for other in known]
+    nearest = difflib.get_close_matches(name.removeprefix(PREFIX), suffixes, n=1)
+    hint = f" (did you mean {PREFIX}{nearest[0]}?)" if nearest else ""
     return f"{name} is not a variable of the adapter{hint}"

@@ -1,0 +1,226 @@
+"""Admission and health, on a clock and an engine that the test moves by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adapter.admission import Admission, grouped
+from adapter.engine import Forward
+from adapter.errors import ScoringError, ScoringFailed, Unavailable
+from adapter.lifecycle import Lifecycle
+from adapter.metrics import Metrics
+from adapter.tokens import Encoded
+
+
+class Engine:
+    """Scores when the test lets it, in as many seconds of its clock as the test says."""
+
+    def __init__(self) -> None:
+        self.seconds = 1.0
+        self.error: Exception | None = None
+        self.released = threading.Semaphore(0)
+        self.entered = threading.Semaphore(0)
+        self.order: list[tuple[int, ...]] = []
+
+    def forward(self, encoded: Encoded, is_cancelled: Callable[[], bool]) -> Forward:
+        self.entered.release()
+        assert self.released.acquire(timeout=60)
+        self.order.append(encoded.token_ids)
+        if self.error is not None:
+            raise self.error
+        logits = np.arange(10, dtype=np.float32)
+        return Forward(logits, encoded.input_tokens, 0, self.seconds)
+
+
+class Bench:
+    """An admission with its worker thread."""
+
+    def __init__(self, max_queue: int = 8) -> None:
+        self.now = 100.0
+        self.engine = Engine()
+        self.lifecycle = Lifecycle()
+        self.lifecycle.ready()
+        self.admission = Admission(
+            self.lifecycle,
+            Metrics(),
+            max_queue=max_queue,
+            timeout_seconds=55,
+            clock=lambda: self.now,
+        )
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        thread = threading.Thread(target=self.admission.work, args=(self.engine,))
+        thread.start()
+        yield
+        self.admission.stop()
+        self.engine.released.release(1000)
+        thread.join(60)
+        assert not thread.is_alive()
+
+    async def ask(self, tokens: int = 10) -> Any:
+        with self.admission.enter() as permit:
+            return await permit.score((encoded(tokens),))
+
+    async def entered(self) -> None:
+        assert await asyncio.to_thread(self.engine.entered.acquire, timeout=60)
+
+
+def encoded(tokens: int, *segments: tuple[int, ...]) -> Encoded:
+    return Encoded(segments or ((1,) * (tokens - 1), (2,)), (0, 1), "hash", "version")
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def test_wait_that_would_pass_the_deadline_is_refused_at_once() -> None:
+    bench = Bench()
+
+    async def scenario() -> None:
+        bench.engine.released.release()
+        await bench.ask(100)  # 100 tokens a second
+        first = asyncio.ensure_future(bench.ask(5400))  # 54 seconds of work
+        await bench.entered()
+        await bench.entered()
+        second = asyncio.ensure_future(bench.ask(200))  # waits 54 of its 55 seconds
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable) as caught:
+            await bench.ask(10)  # would wait 56
+
+        assert (caught.value.code, caught.value.retry_after_seconds) == ("busy", 56)
+        bench.engine.released.release(2)
+        assert len((await first).scored) == len((await second).scored) == 1
+
+    with bench.working():
+        run(scenario())
+
+
+def test_full_queue_refuses_and_says_when_to_come_back() -> None:
+    bench = Bench(max_queue=1)
+
+    async def scenario() -> None:
+        bench.engine.released.release()
+        await bench.ask(100)
+        first = asyncio.ensure_future(bench.ask(1000))
+        second = asyncio.ensure_future(bench.ask(500))
+        await bench.entered()
+        await bench.entered()
+        assert (bench.admission.admitted, bench.admission.waiting) == (2, 1)
+        with pytest.raises(Unavailable) as caught:
+            await bench.ask()
+
+        assert (caught.value.code, caught.value.retry_after_seconds) == ("busy", 15)
+        bench.engine.released.release(2)
+        await asyncio.gather(first, second)
+        assert bench.admission.admitted == 0
+
+    with bench.working():
+        run(scenario())
+
+
+def test_three_failures_in_a_row_are_unhealthy_and_a_success_mends_it() -> None:
+    bench = Bench()
+
+    async def fail_once() -> None:
+        bench.engine.released.release()
+        with pytest.raises(ScoringFailed) as caught:
+            await bench.ask()
+        assert "secret" not in caught.value.message
+
+    async def scenario() -> None:
+        bench.engine.error = ScoringError("a secret of the inside")
+        await fail_once()
+        await fail_once()
+        assert bench.lifecycle.is_healthy
+        await fail_once()
+        assert not bench.lifecycle.is_healthy
+        assert bench.lifecycle.condition == "unhealthy"
+        bench.engine.error = None
+        bench.engine.released.release()
+        await bench.ask()
+        assert bench.lifecycle.is_healthy
+
+    with bench.working():
+        run(scenario())
+
+
+def test_cancelled_request_is_skipped_by_the_worker() -> None:
+    bench = Bench()
+
+    async def scenario() -> None:
+        running = asyncio.ensure_future(bench.ask(10))
+        await bench.entered()
+        queued = asyncio.ensure_future(bench.ask(20))
+        last = asyncio.ensure_future(bench.ask(30))
+        await asyncio.sleep(0)
+        queued.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await queued
+        bench.engine.released.release(2)
+        await asyncio.gather(running, last)
+
+        assert [len(ids) for ids in bench.engine.order] == [10, 30]
+
+    with bench.working():
+        run(scenario())
+
+
+def test_unfinished_requests_can_be_refused_while_one_is_scored() -> None:
+    bench = Bench()
+
+    async def scenario() -> None:
+        requests = [asyncio.ensure_future(bench.ask()) for _ in range(3)]
+        await bench.entered()
+        bench.admission.refuse_unfinished(
+            Unavailable("closing", code="draining", retry_after_seconds=1)
+        )
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+
+        assert [getattr(answer, "code", None) for answer in answers] == ["draining"] * 3
+
+    with bench.working():
+        run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("move", "code"), [("drain", "draining"), ("fail", "worker_failed")], ids=["drain", "fail"]
+)
+def test_states_that_take_no_work_say_which_they_are(move: str, code: str) -> None:
+    bench = Bench()
+    getattr(bench.lifecycle, move)()
+
+    with pytest.raises(Unavailable) as caught:
+        run(bench.ask())
+
+    assert caught.value.code == code
+
+
+def test_loading_takes_no_work_and_a_late_ready_does_not_undo_a_drain() -> None:
+    lifecycle = Lifecycle()
+    with pytest.raises(Unavailable, match="loading"):
+        lifecycle.require_ready()
+    lifecycle.drain()
+    lifecycle.ready()
+
+    assert lifecycle.condition == "draining"
+
+
+def test_decisions_with_equal_leading_segments_are_scored_side_by_side() -> None:
+    head, one, two, rest = (1,), (2, 2), (3, 3), (4,)
+    items = (
+        encoded(0, head, one, rest),
+        encoded(0, head, two, rest),
+        encoded(0, head, rest),
+        encoded(0, head, one, (5,)),
+        encoded(0, head, two, (6,)),
+    )
+
+    assert grouped(items) == [0, 3, 1, 4, 2]
