@@ -92,11 +92,13 @@ def _check_header(shard: Path) -> None:
     try:
         with shard.open("rb") as file:
             magic = file.read(4)
-    except FileNotFoundError:
-        raise StartupError(
-            f"the split GGUF misses its shard {shard.name}; put it beside the others"
-        ) from None
     except OSError as error:
-        raise StartupError(f"{shard} cannot be read: {error.strerror}") from None
+        if _SHARD.match(shard.name) and not shard.exists():
+            raise StartupError(
+                f"the split GGUF misses its shard {shard.name}; put it beside the others"
+            ) from None
+        raise StartupError(
+            f"{shard} cannot be read ({error.strerror}); mend it or set BALLOT_GGUF_PATH"
+        ) from None
     if magic != _MAGIC:
         raise StartupError(f"{shard} is not a GGUF file; download or convert it again")

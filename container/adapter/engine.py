@@ -8,7 +8,7 @@ that finds its head and state in memory, and so gets the very same logits.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -188,29 +188,28 @@ class Engine:
                 self.reuse.mark(position + len(segment))
 
 
-def start_engine(memory: Memory, reuse: Reuse, probe: Encoded) -> Engine:
-    """Return an engine on `memory` that has scored `probe`, and whose reuse is proven by it.
+def start_engine(memory: Memory, reuse: Reuse, probes: Sequence[Encoded]) -> Engine:
+    """Return an engine on `memory` that has scored `probes`, its reuse proven by them.
 
-    If reuse fails, or moves a single bit of the probe's logits, the engine decodes every prompt
-    whole.
+    The probes are scored in order, the first of them cold, and then again backwards, so that each
+    finds in memory what the one before left. If that moves a single bit of their logits, the
+    engine returned decodes every prompt whole.
 
     Raises:
-        ScoringError: the probe cannot be scored at all.
+        ScoringError: the first probe cannot be scored at all.
     """
     engine = Engine(memory, reuse)
-    cold = engine.forward(probe, _never)
-    if _scores_again(engine, probe, cold.logits):
-        return engine
+    first = engine.forward(probes[0], _never).logits
+    try:
+        logits = [first, *(engine.forward(probe, _never).logits for probe in probes[1:])]
+        again = [engine.forward(probe, _never).logits for probe in probes[::-1]]
+        if all(map(np.array_equal, logits[::-1], again)):
+            return engine
+    except ScoringError:
+        # A context that was not brought back where it should be makes llama.cpp fail.
+        pass
     engine.reset()
     return Engine(memory, NoReuse())
-
-
-def _scores_again(engine: Engine, probe: Encoded, expected: npt.NDArray[np.float32]) -> bool:
-    """Whether `probe`, found in memory, gives the very bits that it gave cold."""
-    try:
-        return np.array_equal(engine.forward(probe, _never).logits, expected)
-    except ScoringError:
-        return False
 
 
 def _never() -> bool:

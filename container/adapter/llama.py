@@ -348,13 +348,15 @@ class Vocabulary:
         """
         data = text.encode("utf-8")
         size = len(data) + 16
-        tokens = (ctypes.c_int32 * size)()
-        count = self._api.llama_tokenize(
-            self._vocab, data, len(data), tokens, size, False, parse_special
-        )
-        if count < 0:
-            raise ScoringError(f"llama.cpp could not tokenize {len(data)} bytes")
-        return list(tokens[:count])
+        while True:
+            tokens = (ctypes.c_int32 * size)()
+            count = self._api.llama_tokenize(
+                self._vocab, data, len(data), tokens, size, False, parse_special
+            )
+            if count >= 0:
+                return list(tokens[:count])
+            # It says, negated, how many tokens it would have written.
+            size = -count
 
 
 class Context:

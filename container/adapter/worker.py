@@ -21,12 +21,18 @@ from adapter.scorer import ModelIdentity, read_logits
 from adapter.settings import Settings
 from adapter.tokens import Encoder
 
-# Its state is long enough to be cut, so that every reuse there is has been proven.
-PROBE = Decision(
-    id="self-test",
-    state="The parcel left the warehouse on Monday and reached the customer on Wednesday. " * 6,
-    question="Did the parcel arrive?",
-    options=(Option("yes", "It arrived."), Option("no", "It did not arrive.")),
+_PROBE_SENTENCE = "The parcel left the warehouse on Monday and reached the customer on Wednesday. "
+_PROBE_OPTIONS = (Option("yes", "It arrived."), Option("no", "It did not arrive."))
+# One shares only the head with the other, whose state is long enough to be cut off: scored in
+# turn, they prove every reuse there is.
+PROBES = tuple(
+    Decision(
+        id=f"self-test-{repeats}",
+        state=_PROBE_SENTENCE * repeats,
+        question="Did the parcel arrive?",
+        options=_PROBE_OPTIONS,
+    )
+    for repeats in (1, 6)
 )
 
 
@@ -115,9 +121,9 @@ def _read_template(path: Path) -> str:
 def _self_tested(context: Context, encoder: Encoder, *, is_recurrent: bool) -> Engine:
     reuse: Reuse = Snapshots(context) if is_recurrent else TailRemoval(context)
     try:
-        probe = encoder.encode(PROBE)
-        engine = start_engine(context, reuse, probe)
-        read_logits(engine.forward(probe, lambda: False).logits, probe.slots)
+        probes = [encoder.encode(probe) for probe in PROBES]
+        engine = start_engine(context, reuse, probes)
+        read_logits(engine.forward(probes[0], lambda: False).logits, probes[0].slots)
     except TooLarge as error:
         raise StartupError(
             f"the self-test decision does not fit ({error}); raise BALLOT_CONTEXT_TOKENS"
