@@ -3,5 +3,6 @@
 A request travels one way through this package: `native` parses bytes into `Decision`s, `prompt`
 writes them as text, `tokens` turns text into token ids and answer slots, `admission` queues them
 for the one worker, `engine` decodes them with llama.cpp, `scorer` reads the probabilities, and
-`native` writes the answer. `server` only routes. `llama` alone touches llama-cpp-python.
+`native` writes the answer. `server` only routes. `llama` alone calls llama-cpp-python, which
+`bindings` imports.
 """

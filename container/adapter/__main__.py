@@ -155,14 +155,29 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def self_test(settings: Settings) -> int:
+    """Load the model, score the self-test decision, log `model_loaded`, and free it all.
+
+    Raises:
+        StartupError: a start with these settings would fail.
+    """
+    worker.run(settings, on_ready=lambda loaded: None, work=lambda engine: None)
+    return EXIT_OK
+
+
 def main(arguments: list[str]) -> int:
-    """Run the adapter. SageMaker starts containers with the argument `serve`."""
+    """Run the adapter. SageMaker starts containers with the argument `serve`.
+
+    An image build ends with `selftest`: start-up without a port, and then the end.
+    """
     configure("info")
     try:
-        if arguments not in ([], ["serve"]):
-            raise StartupError(f"unknown arguments {arguments}; the only one is: serve")
+        if arguments not in ([], ["serve"], ["selftest"]):
+            raise StartupError(f"unknown arguments {arguments}; known are: serve, selftest")
         settings = read_settings(os.environ)
         configure(settings.log_level)
+        if arguments == ["selftest"]:
+            return self_test(settings)
         listener = listen(settings.host, settings.port)
     except StartupError as error:
         log(logging.ERROR, "startup_failed", message=str(error))

@@ -1,4 +1,4 @@
-"""The typed door to llama.cpp: the only module that touches llama-cpp-python.
+"""The typed door to llama.cpp: with `bindings`, all that touches llama-cpp-python.
 
 Every native precondition is checked here in Python, because llama.cpp answers some violations by
 aborting the process. Objects own native memory and are closed explicitly.
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from adapter.bindings import import_bindings
 from adapter.errors import ScoringError, StartupError
 
 # What llama.cpp's default parameters are. Bindings and library disagree about the layout of these
@@ -134,7 +135,7 @@ class Library:
 def _import_bindings(lib_dir: Path | None) -> Any:
     where = lib_dir or "llama-cpp-python's own folder"
     try:
-        return importlib.import_module("llama_cpp.llama_cpp")
+        return import_bindings()
     except FileNotFoundError as error:
         raise StartupError(
             f"there is no libllama in {where}; point BALLOT_LLAMA_LIB_DIR at the folder that holds "

@@ -7,6 +7,7 @@ that depend on the prompt alone, because llama.cpp's logits depend on where deco
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ class Encoder:
         self._template = template
         self._context_tokens = context_tokens
         markup = _markup_tokens(vocabulary, template)
+        self._longest_piece = max(len(piece) for piece in vocabulary.pieces)
         ordinary = _ordinary_tokens(vocabulary)
         self._spellings = {token: _spell(text, ordinary) for text, token in markup.items()}
         # Some vocabularies have no token for some bytes: llama.cpp leaves those out of the prompt.
@@ -107,20 +109,25 @@ class Encoder:
         """
         prompt = write_prompt(decision, self._template, self.labels)
         body = self._text_before + prompt.content + self._text_after
+        # Some texts take seconds a megabyte to tokenize: those that cannot fit are not.
+        self._check_length(math.ceil(len(body.encode()) / self._longest_piece), field, "at least ")
         ids = self._tokenize_text(body)
-        total = len(self._opening) + len(ids) + len(self._closing)
-        if total > self._context_tokens:
-            raise TooLarge(
-                f"the prompt has {total} tokens; the limit is {self._context_tokens}",
-                code="too_many_tokens",
-                field=field,
-            )
+        self._check_length(len(ids), field)
         return Encoded(
             segments=self._cut(prompt, body, ids),
             slots=self.slots[: len(decision.options)],
             prompt_sha256=prompt.sha256,
             prompt_version=PROMPT_VERSION,
         )
+
+    def _check_length(self, body_tokens: int, field: str | None, bound: str = "") -> None:
+        total = len(self._opening) + body_tokens + len(self._closing)
+        if total > self._context_tokens:
+            raise TooLarge(
+                f"the prompt has {bound}{total} tokens; the limit is {self._context_tokens}",
+                code="too_many_tokens",
+                field=field,
+            )
 
     def _tokenize_opening(self, opening: str) -> tuple[int, ...]:
         ids = self._vocabulary.tokenize(opening, parse_special=True)
