@@ -363,7 +363,7 @@ def test_a_model_that_is_not_the_pinned_one_is_not_kept(tmp_path: Path, cache: C
 def test_every_requirement_is_pinned_exactly(name: str) -> None:
     lines = (setup.ROOT / name).read_text().splitlines()
     wanted = [line for line in lines if line and not line.startswith(("#", "-r "))]
-    assert [line for line in wanted if not re.fullmatch(r"[a-z0-9-]+==[0-9][\w.]*", line)] == []
+    assert [line for line in wanted if not re.fullmatch(r"[a-z0-9.-]+==[0-9][\w.]*", line)] == []
 
 
 def test_an_older_python_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
