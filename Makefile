@@ -8,8 +8,8 @@ MAKEFLAGS += --no-print-directory
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## Prepare .venv, llama.cpp and the demo's model (minutes the first time, then a second)
-	@$(PYTHON) scripts/setup.py
+setup: ## Prepare .venv, llama.cpp, the model and the AWS emulator (minutes the first time)
+	@$(PYTHON) scripts/setup.py --emulator
 
 demo: setup ## Score decisions on this machine (MODEL=path/to/other.gguf to choose the model)
 	@$(VENV) scripts/demo.py
@@ -22,10 +22,10 @@ lint: setup ## Run the checks alone: ruff and mypy
 	$(checks)
 
 clean: ## Remove what setup made in this checkout (its cache stays)
-	rm -rf .venv .build
+	rm -rf .venv .build node_modules
 
 test-inputs:
-	@$(PYTHON) scripts/setup.py --tests
+	@$(PYTHON) scripts/setup.py --emulator --tests
 
 define checks
 	$(VENV) -m ruff check

@@ -1,18 +1,27 @@
 #!/usr/bin/env python3
 """Prepare this checkout: the Python environment, llama.cpp, the demo's model, the tests' inputs.
 
-    python3 scripts/setup.py            what the demo needs
-    python3 scripts/setup.py --tests    and what the tests need beside it
+    python3 scripts/setup.py               the adapter and the demo's model
+    python3 scripts/setup.py --emulator    and AWS on this machine: the emulator, the CDK's command
+    python3 scripts/setup.py --tests       and what the tests need beside it
 
-Needs Python 3.11, a C++ compiler and CMake. Everything fetched comes from the Python package
-index and is pinned by its SHA-256; llama.cpp is compiled once per machine. What was fetched and
-built is kept in a cache shared by all checkouts (`scripts/_cache.py` shows its layout). The
-checkout gets `.venv`, and under `.build` links into that cache:
+Needs Python 3.11, a C++ compiler and CMake; the emulator needs Node.js too. Everything fetched
+comes from the Python package index, pinned by its version or its SHA-256, and the CDK's command
+line from npm's, as package-lock.json says; llama.cpp is compiled once per machine. What was
+fetched and built is kept in a cache shared by all checkouts (`scripts/_cache.py` shows its
+layout). The checkout gets `.venv`, and under `.build` links into that cache:
 
     .build/models/SmolLM2-135M-Instruct.Q4_1.gguf               the demo's model
     .build/llama.cpp/models/ggml-vocab-<name>.gguf              vocabularies without weights
     .build/llama.cpp/models/ggml-vocab-<name>.gguf.{inp,out}    texts, and llama.cpp's token ids
     .build/llama.cpp/models/templates/<name>.jinja              chat templates
+
+with `--emulator` also, each made from the lists of pinned packages beside it:
+
+    .build/emulator    the emulator's own Python (emulator/requirements.txt)
+    .build/awscli      the `aws` command of emulated builds (emulator/requirements-aws.txt)
+    .build/chat        the chat container's stand-in (emulator/requirements-chat.txt)
+    node_modules       the CDK's command line (package-lock.json)
 
 and with `--tests` also:
 
@@ -45,7 +54,7 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -66,14 +75,21 @@ from scripts._pins import (
     Model,
     Pin,
 )
-from scripts._pip import Pip
+from scripts._pip import Pip, run_logged
 
 REQUIREMENTS = ("requirements.txt", "container/requirements.txt")
 SETUP_SOURCES = tuple(
     f"scripts/{name}.py" for name in ("setup", "_cache", "_console", "_pins", "_pip")
 )
 VENV_PYTHON = Path(".venv/bin/python")
-STAMP = Path(".venv/ballot-setup")
+STAMP_NAME = "ballot-setup"
+STAMP = Path(".venv") / STAMP_NAME
+EMULATOR_ENVIRONMENTS = {
+    "emulator": "emulator/requirements.txt",
+    "awscli": "emulator/requirements-aws.txt",
+    "chat": "emulator/requirements-chat.txt",
+}
+NODE_SOURCES = ("package.json", "package-lock.json", ".npmrc")
 
 
 def missing_tools(which: Callable[[str], str | None] = shutil.which) -> list[str]:
@@ -121,7 +137,7 @@ class Setup:
             return self.console.skipped(step, "up to date")
         started = time.monotonic()
         self.console.working("creating .venv")
-        _create_environment(self.root)
+        _create_environment(self.root / ".venv")
         wheel = self._wheel(LLAMA)
         self.console.working("installing the pinned requirements")
         self.pip.install(
@@ -165,6 +181,51 @@ class Setup:
             self._install_apart(self._wheel(OLDER_BINDINGS), target=target, log="install-older")
         link_to(target, link=link)
         self._report("older bindings", link, changed=not found)
+
+    def side_environment(self, name: str, *, with_llama: bool) -> None:
+        """Make `.build/<name>`, a Python environment of its own, from its pinned requirements."""
+        folder, requirements = self.root / ".build" / name, EMULATOR_ENVIRONMENTS[name]
+        digest = self._side_digest(requirements, with_llama=with_llama)
+        finished = (folder / "bin/python").exists() and is_stamped(folder, digest)
+        if not finished:
+            wheels = [self._wheel(LLAMA)] if with_llama else []
+            self.console.working(f"installing {requirements}")
+            _create_environment(folder)
+            pip = replace(self.pip, python=folder / "bin/python")
+            pinned = self.root / requirements
+            pip.install("--no-deps", "--requirement", pinned, *wheels, log=f"install-{name}")
+            pip.check()
+            (folder / STAMP_NAME).write_text(digest)
+        self._report("Python environment", folder, changed=not finished)
+
+    def node_modules(self) -> None:
+        """Make `node_modules` from `package-lock.json`."""
+        folder = self.root / "node_modules"
+        digest = hashlib.sha256()
+        for name in NODE_SOURCES:
+            digest.update((self.root / name).read_bytes())
+        finished = is_stamped(folder, digest.hexdigest())
+        if not finished:
+            if missing := [name for name in ("node", "npm") if shutil.which(name) is None]:
+                raise SetupError(
+                    f"the CDK's command needs Node.js 18 or newer, but this machine lacks "
+                    f"{' and '.join(missing)} (Debian, Ubuntu: apt-get install nodejs npm)"
+                )
+            self.console.working("installing package-lock.json")
+            run_logged(
+                ["npm", "ci", "--no-fund", "--no-audit", "--prefix", self.root],
+                log=self.cache.folder("logs") / "npm.log",
+                environ=os.environ,
+            )
+            (folder / STAMP_NAME).write_text(digest.hexdigest())
+        self._report("Node packages", folder, changed=not finished)
+
+    def _side_digest(self, requirements: str, *, with_llama: bool) -> str:
+        digest = hashlib.sha256((self.root / requirements).read_bytes())
+        digest.update(f"{self.root}\n{sys.version}\n".encode())
+        if with_llama:
+            digest.update(host_wheel_key(LLAMA).encode())
+        return digest.hexdigest()
 
     def _environment_digest(self) -> str:
         digest = hashlib.sha256()
@@ -278,19 +339,24 @@ def join_members(members: Sequence[tuple[Path, str]], *, into: Path) -> None:
 
 def environment_is(digest: str, *, root: Path) -> bool:
     """Tell whether `.venv` was finished, and by a setup with the same digest."""
-    stamp = root / STAMP
-    return (root / VENV_PYTHON).exists() and stamp.is_file() and stamp.read_text() == digest
+    return (root / VENV_PYTHON).exists() and is_stamped(root / ".venv", digest)
 
 
-def _create_environment(root: Path) -> None:
+def is_stamped(folder: Path, digest: str) -> bool:
+    """Tell whether a folder was finished by a setup with the same digest."""
+    stamp = folder / STAMP_NAME
+    return stamp.is_file() and stamp.read_text() == digest
+
+
+def _create_environment(folder: Path) -> None:
     if importlib.util.find_spec("ensurepip") is None:
         raise SetupError(
             "this Python has no ensurepip (Debian, Ubuntu: apt-get install python3-venv)"
         )
-    command = [sys.executable, "-m", "venv", "--clear", str(root / ".venv")]
+    command = [sys.executable, "-m", "venv", "--clear", str(folder)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise SetupError(f"cannot create .venv: {result.stdout}{result.stderr}".rstrip())
+        raise SetupError(f"cannot create {folder.name}: {result.stdout}{result.stderr}".rstrip())
 
 
 def link_to(target: Path, *, link: Path) -> None:
@@ -308,7 +374,7 @@ def _stop(signum: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def prepare(*, root: Path, cache: Cache, console: Console, tests: bool) -> None:
+def prepare(*, root: Path, cache: Cache, console: Console, emulator: bool, tests: bool) -> None:
     """Run all steps while holding the cache.
 
     Raises:
@@ -322,6 +388,10 @@ def prepare(*, root: Path, cache: Cache, console: Console, tests: bool) -> None:
         setup.environment()
         setup.llama_inputs()
         setup.model(DEMO_MODEL)
+        if emulator:
+            for name in EMULATOR_ENVIRONMENTS:
+                setup.side_environment(name, with_llama=name == "chat")
+            setup.node_modules()
         if tests:
             setup.model(TEST_MODEL)
             setup.older_bindings()
@@ -331,6 +401,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run setup; return its exit status: 0, 1 after a failure, 130 when stopped."""
     parser = argparse.ArgumentParser(prog="setup.py", description="Prepare this checkout.")
     parser.add_argument("--tests", action="store_true", help="fetch the tests' inputs too")
+    parser.add_argument("--emulator", action="store_true", help="prepare the AWS emulator too")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _stop)
     console = Console.for_stream(sys.stdout, environ=os.environ)
@@ -339,6 +410,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             root=ROOT,
             cache=Cache.from_environ(os.environ),
             console=console,
+            emulator=options.emulator,
             tests=options.tests,
         )
     except (SetupError, OSError) as error:

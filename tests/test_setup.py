@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -17,7 +19,7 @@ import pytest
 
 from scripts import setup
 from scripts._cache import Cache, ChecksumError, cpu_features, fetch, sha256_of, verify, wheel_key
-from scripts._console import BuildProgress, BuildStep, Console, parse_step
+from scripts._console import BuildProgress, BuildStep, Console, SetupError, parse_step
 from scripts._pins import Model, Part, Pin
 from scripts._pip import CommandError, Pip, run_logged
 
@@ -359,11 +361,54 @@ def test_a_model_that_is_not_the_pinned_one_is_not_kept(tmp_path: Path, cache: C
     assert list(cache.folder("models").iterdir()) == []
 
 
-@pytest.mark.parametrize("name", setup.REQUIREMENTS)
+@pytest.mark.parametrize("name", [*setup.REQUIREMENTS, *setup.EMULATOR_ENVIRONMENTS.values()])
 def test_every_requirement_is_pinned_exactly(name: str) -> None:
     lines = (setup.ROOT / name).read_text().splitlines()
     wanted = [line for line in lines if line and not line.startswith(("#", "-r "))]
     assert [line for line in wanted if not re.fullmatch(r"[a-z0-9.-]+==[0-9][\w.]*", line)] == []
+
+
+def test_node_packages_are_pinned_exactly_and_name_no_registry() -> None:
+    wanted = json.loads((setup.ROOT / "package.json").read_text())["dependencies"]
+    lock = (setup.ROOT / "package-lock.json").read_text()
+    found = json.loads(lock)["packages"]
+    assert wanted == {name: found[f"node_modules/{name}"]["version"] for name in wanted}
+    assert "resolved" not in lock
+
+
+def test_an_environment_of_the_emulator_is_made_once(tmp_path: Path, cache: Cache) -> None:
+    steps, stream = checkout(tmp_path, cache)
+    requirements = tmp_path / setup.EMULATOR_ENVIRONMENTS["awscli"]
+    requirements.parent.mkdir()
+    requirements.write_text("")
+    made = tmp_path / "python"
+    made.write_text(f"#!/bin/sh\necho run >>{tmp_path}/runs\n")
+    made.chmod(0o755)
+    for pins in ("", "", "awscli==2.0\n"):
+        requirements.write_text(pins)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(setup, "_create_environment", lambda folder: link_python(folder, made))
+            steps.side_environment("awscli", with_llama=False)
+    assert [line.split()[0] for line in stream.getvalue().splitlines()] == [
+        *("installing", "done", "skip", "installing", "done"),
+    ]
+
+
+def link_python(folder: Path, python: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin/python").symlink_to(python)
+
+
+def test_node_that_is_missing_is_named(
+    tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, _ = checkout(tmp_path, cache)
+    for name in setup.NODE_SOURCES:
+        (tmp_path / name).touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SetupError, match="lacks node and npm"):
+        steps.node_modules()
 
 
 def test_an_older_python_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,276 @@
+"""What CloudFormation lacks in ministack: SageMaker and scaling resources, and two mended ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ministack.services import s3
+from ministack.services.cloudformation import provisioners, stacks
+
+from emulator.inside import autoscaling, sagemaker
+from emulator.inside.codebuild import keep_template_settings
+from emulator.inside.services import ApiError, Json
+from emulator.inside.validation import input_members
+
+Created = tuple[str, Json]
+_POLL_SECONDS = 0.1
+_SERIAL = "AWS::SageMaker::"
+_ENDPOINT_ONLY = (
+    "ExcludeRetainedVariantProperties",
+    "RetainAllVariantProperties",
+    "RetainDeploymentConfig",
+)
+
+
+def _name_key(kind: str) -> str:
+    return f"{kind}Name"
+
+
+def _store(kind: str) -> Any:
+    return {
+        "Model": sagemaker.models,
+        "EndpointConfig": sagemaker.configs,
+        "Endpoint": sagemaker.endpoints,
+    }[kind]
+
+
+def _call(operation: str, parameters: Json) -> Json:
+    try:
+        return sagemaker.SERVICE_API.call(operation, parameters)
+    except ApiError as error:
+        raise ValueError(f"{error.message} (Service: SageMaker, Code: {error.code})") from error
+
+
+def _name_of(kind: str, arn: str) -> str | None:
+    for name, record in list(_store(kind).items()):
+        found = record.arn if kind == "Endpoint" else record[f"{kind}Arn"]
+        if found == arn:
+            return str(name)
+    return None
+
+
+def _create(kind: str, properties: Json, logical_id: str, stack: str) -> Created:
+    key = _name_key(kind)
+    parameters = {k: v for k, v in properties.items() if k not in _ENDPOINT_ONLY}
+    parameters.setdefault(key, provisioners._physical_name(stack, logical_id, max_len=63))
+    arn = _call(f"Create{kind}", parameters)[f"{kind}Arn"]
+    return arn, {key: parameters[key], f"{kind}Arn": arn}
+
+
+def _delete(kind: str, arn: str) -> None:
+    if name := _name_of(kind, arn):
+        _call(f"Delete{kind}", {_name_key(kind): name})
+
+
+def _settled(name: str) -> sagemaker.Endpoint | None:
+    """Wait for an endpoint to leave its transition; None when it is gone."""
+    while True:
+        found: sagemaker.Endpoint | None = sagemaker.endpoints.get(name)
+        if found is None or found.status not in sagemaker.IN_PROGRESS:
+            return found
+        time.sleep(_POLL_SECONDS)
+
+
+def _create_endpoint(logical_id: str, properties: Json, stack: str) -> Created:
+    created = _create("Endpoint", properties, logical_id, stack)
+    name = created[1]["EndpointName"]
+    found = _settled(name)
+    if found is None or found.status != "InService":
+        reason = found.failure if found else "it was deleted"
+        # Nobody would know of it: a failed creation has no physical id to roll back.
+        _delete_endpoint(created[0])
+        raise ValueError(f"Endpoint {name} did not reach InService: {reason}")
+    return created
+
+
+def _update_endpoint(arn: str, old: Json, new: Json, stack: str) -> Created:
+    name = _name_of("Endpoint", arn)
+    if name is None:
+        raise ValueError(f"{arn} does not exist")
+    found = _settled(name)
+    if found is not None and found.config_name != new["EndpointConfigName"]:
+        parameters = {"EndpointName": name, "EndpointConfigName": new["EndpointConfigName"]}
+        for key in _ENDPOINT_ONLY[:2]:
+            if key in new:
+                parameters[key] = new[key]
+        if "DeploymentConfig" in new:
+            parameters["DeploymentConfig"] = new["DeploymentConfig"]
+        _call("UpdateEndpoint", parameters)
+        found = _settled(name)
+    if found is None or found.config_name != new["EndpointConfigName"]:
+        raise ValueError(
+            f"Endpoint {name} kept its configuration, the update failed: "
+            f"{found.failure if found else 'it was deleted'}"
+        )
+    found.tags = new.get("Tags", [])
+    return arn, {"EndpointName": name, "EndpointArn": arn}
+
+
+def _delete_endpoint(arn: str) -> None:
+    if name := _name_of("Endpoint", arn):
+        if _settled(name) is not None:
+            _call("DeleteEndpoint", {"EndpointName": name})
+        _settled(name)
+
+
+def _update_tags(kind: str) -> Callable[[str, Json, Json, str], Created]:
+    def update(arn: str, old: Json, new: Json, stack: str) -> Created:
+        name = _name_of(kind, arn)
+        if name is not None:
+            _store(kind)[name]["Tags"] = new.get("Tags", [])
+        return arn, {_name_key(kind): name, f"{kind}Arn": arn}
+
+    return update
+
+
+def _install_sagemaker() -> None:
+    handlers = provisioners._RESOURCE_HANDLERS
+    replacing = provisioners._REPLACING_PROPERTIES
+    for kind in ("Model", "EndpointConfig"):
+        handlers[f"AWS::SageMaker::{kind}"] = {
+            "create": lambda i, p, s, kind=kind: _create(kind, p, i, s),
+            "update": _update_tags(kind),
+            "delete": lambda arn, _, kind=kind: _delete(kind, arn),
+        }
+        members = input_members("sagemaker", f"Create{kind}")
+        replacing[f"AWS::SageMaker::{kind}"] = tuple(sorted(members - {"Tags"}))
+    handlers["AWS::SageMaker::Endpoint"] = {
+        "create": _create_endpoint,
+        "update": _update_endpoint,
+        "delete": lambda arn, _: _delete_endpoint(arn),
+    }
+    replacing["AWS::SageMaker::Endpoint"] = ("EndpointName",)
+    for kind in ("Model", "EndpointConfig", "Endpoint"):
+        provisioners._STACK_TAG_PROPERTY[f"AWS::SageMaker::{kind}"] = ("Tags", "list")
+    inner = stacks._runs_on_worker_thread
+    # They ask ECR and S3, which the event loop must be free to answer, and wait for containers.
+    stacks._runs_on_worker_thread = lambda kind: kind.startswith(_SERIAL) or inner(kind)
+
+
+def _scaling(operation: str, parameters: Json) -> Json:
+    try:
+        return autoscaling.SERVICE_API.call(operation, parameters)
+    except ApiError as error:
+        raise ValueError(f"{error.message} (Service: ApplicationAutoScaling)") from error
+
+
+def _only(properties: Json, names: Iterable[str]) -> Json:
+    return {name: properties[name] for name in names if name in properties}
+
+
+def _target_key(identity: str) -> Json:
+    resource, dimension, namespace = identity.split("|")
+    return {
+        "ResourceId": resource,
+        "ScalableDimension": dimension,
+        "ServiceNamespace": namespace,
+    }
+
+
+def _create_target(logical_id: str, properties: Json, stack: str) -> Created:
+    members = input_members("application-autoscaling", "RegisterScalableTarget")
+    _scaling("RegisterScalableTarget", _only(properties, members - {"Tags"}))
+    return autoscaling.key(properties), {"Id": autoscaling.key(properties)}
+
+
+def _delete_target(identity: str, _: Json) -> None:
+    if identity in autoscaling.targets:
+        _scaling("DeregisterScalableTarget", _target_key(identity))
+
+
+def _policy_parameters(properties: Json) -> Json:
+    members = input_members("application-autoscaling", "PutScalingPolicy")
+    parameters = _only(properties, members)
+    if "ScalingTargetId" in properties:
+        parameters.update(_target_key(properties["ScalingTargetId"]))
+    return parameters
+
+
+def _create_policy(logical_id: str, properties: Json, stack: str) -> Created:
+    arn = _scaling("PutScalingPolicy", _policy_parameters(properties))["PolicyARN"]
+    return arn, {"Arn": arn}
+
+
+def _delete_policy(arn: str, properties: Json) -> None:
+    names = ("PolicyName", "ResourceId", "ScalableDimension", "ServiceNamespace")
+    parameters = _only(_policy_parameters(properties), names)
+    if any(policy["PolicyARN"] == arn for policy in autoscaling.policies.values()):
+        _scaling("DeleteScalingPolicy", parameters)
+
+
+def _install_scaling() -> None:
+    handlers = provisioners._RESOURCE_HANDLERS
+    handlers["AWS::ApplicationAutoScaling::ScalableTarget"] = {
+        "create": _create_target,
+        "update": lambda i, old, new, stack: _create_target(i, new, stack),
+        "delete": _delete_target,
+    }
+    handlers["AWS::ApplicationAutoScaling::ScalingPolicy"] = {
+        "create": _create_policy,
+        "update": lambda i, old, new, stack: _create_policy(i, new, stack),
+        "delete": _delete_policy,
+    }
+    identity = ("ResourceId", "ScalableDimension", "ServiceNamespace")
+    replacing = provisioners._REPLACING_PROPERTIES
+    replacing["AWS::ApplicationAutoScaling::ScalableTarget"] = identity
+    replacing["AWS::ApplicationAutoScaling::ScalingPolicy"] = ("PolicyName", *identity)
+
+
+def _install_buckets() -> None:
+    """Keep a bucket's tags, by which CDK's auto-delete knows it, and refuse to drop its objects."""
+    handler = provisioners._RESOURCE_HANDLERS["AWS::S3::Bucket"]
+    create, update, delete = handler["create"], handler["update"], handler["delete"]
+
+    def keep_tags(name: str, properties: Json) -> None:
+        if tags := properties.get("Tags"):
+            s3._bucket_tags[name] = {tag["Key"]: tag["Value"] for tag in tags}
+        else:
+            s3._bucket_tags.pop(name, None)
+
+    def tagged_create(logical_id: str, properties: Json, stack: str) -> Created:
+        created: Created = create(logical_id, properties, stack)
+        keep_tags(created[0], properties)
+        return created
+
+    def tagged_update(name: str, old: Json, new: Json, stack: str) -> Created:
+        updated: Created = update(name, old, new, stack)
+        keep_tags(updated[0], new)
+        return updated
+
+    def refusing_delete(name: str, properties: Json) -> None:
+        bucket = s3._buckets.get(name)
+        if bucket is not None and (bucket["objects"] or s3._bucket_has_versions(name)):
+            raise ValueError(
+                "The bucket you tried to delete is not empty. You must delete all versions in the "
+                "bucket. (Service: S3, Status Code: 409)"
+            )
+        delete(name, properties)
+
+    handler.update(create=tagged_create, update=tagged_update, delete=refusing_delete)
+
+
+def _install_projects() -> None:
+    handler = provisioners._RESOURCE_HANDLERS["AWS::CodeBuild::Project"]
+    create, update = handler["create"], handler["update"]
+
+    def keeping_create(logical_id: str, properties: Json, stack: str) -> Created:
+        created: Created = create(logical_id, properties, stack)
+        keep_template_settings(created[0], properties)
+        return created
+
+    def keeping_update(name: str, old: Json, new: Json, stack: str) -> Created:
+        updated: Created = update(name, old, new, stack)
+        keep_template_settings(updated[0], new)
+        return updated
+
+    handler.update(create=keeping_create, update=keeping_update)
+
+
+def install() -> None:
+    """Register the resources' handlers."""
+    _install_sagemaker()
+    _install_scaling()
+    _install_buckets()
+    _install_projects()

@@ -1,0 +1,83 @@
+"""Lists what an emulated account holds, by asking its services as anybody would."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from emulator.processes import marked
+
+BOOTSTRAP_STACK = "CDKToolkit"
+
+
+def leftovers(exports: Mapping[str, str], *, marker: str) -> dict[str, list[str]]:
+    """Return the names of what is there, by kind, without what the bootstrap stack made."""
+    with contextlib.ExitStack() as clients:
+
+        def client(service: str) -> Any:
+            made = _session().client(
+                service,
+                aws_access_key_id=exports["AWS_ACCESS_KEY_ID"],
+                aws_secret_access_key=exports["AWS_SECRET_ACCESS_KEY"],
+                endpoint_url=exports["AWS_ENDPOINT_URL"],
+                region_name=exports["AWS_REGION"],
+                verify=exports["AWS_CA_BUNDLE"],
+            )
+            return clients.enter_context(contextlib.closing(made))
+
+        bootstrap = set(_bootstrap(client("cloudformation")))
+        found = {kind: sorted(set(names) - bootstrap) for kind, names in _names(client)}
+    found["processes"] = sorted(f"{pid} {command}" for pid, command in marked(marker).items())
+    return found
+
+
+@functools.cache
+def _session() -> Any:
+    """Return a session; it keeps the services' models, which take seconds to read."""
+    from boto3.session import Session  # here, for the emulator's own Python imports the package
+
+    return Session()
+
+
+def _bootstrap(cloudformation: Any) -> Iterator[str]:
+    yield BOOTSTRAP_STACK
+    stacks = cloudformation.list_stacks()["StackSummaries"]
+    if any(
+        stack["StackName"] == BOOTSTRAP_STACK and stack["StackStatus"] != "DELETE_COMPLETE"
+        for stack in stacks
+    ):
+        pages = cloudformation.get_paginator("list_stack_resources")
+        for page in pages.paginate(StackName=BOOTSTRAP_STACK):
+            for resource in page["StackResourceSummaries"]:
+                yield resource.get("PhysicalResourceId", "")
+
+
+def _names(client: Callable[[str], Any]) -> Iterator[tuple[str, list[str]]]:
+    def each(service: str, operation: str, key: str, name: str) -> list[str]:
+        api = client(service)
+        if api.can_paginate(operation):
+            pages = list(api.get_paginator(operation).paginate())
+        else:
+            pages = [getattr(api, operation)()]
+        return [row[name] if name else row for page in pages for row in page.get(key, ())]
+
+    stacks = client("cloudformation").list_stacks()["StackSummaries"]
+    yield "stacks", [s["StackName"] for s in stacks if s["StackStatus"] != "DELETE_COMPLETE"]
+    yield "buckets", each("s3", "list_buckets", "Buckets", "Name")
+    yield "repositories", each("ecr", "describe_repositories", "repositories", "repositoryName")
+    yield "projects", each("codebuild", "list_projects", "projects", "")
+    yield "roles", each("iam", "list_roles", "Roles", "RoleName")
+    yield "log groups", each("logs", "describe_log_groups", "logGroups", "logGroupName")
+    yield "functions", each("lambda", "list_functions", "Functions", "FunctionName")
+    yield "state machines", each("stepfunctions", "list_state_machines", "stateMachines", "name")
+    yield "models", each("sagemaker", "list_models", "Models", "ModelName")
+    configs = each("sagemaker", "list_endpoint_configs", "EndpointConfigs", "EndpointConfigName")
+    yield "endpoint configs", configs
+    yield "endpoints", each("sagemaker", "list_endpoints", "Endpoints", "EndpointName")
+    alarms = each("cloudwatch", "describe_alarms", "MetricAlarms", "AlarmName")
+    yield "alarms", alarms
+    scaling = client("application-autoscaling")
+    targets = scaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"]
+    yield "scalable targets", [target["ResourceId"] for target in targets]
