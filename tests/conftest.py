@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -14,6 +15,9 @@ from adapter.llama import Library, Model
 from adapter.prompt import PromptTemplate, render_template
 from adapter.tokens import Encoder
 from tests.adapter_process import DEMO_MODEL, ROOT, AdapterProcess
+
+if TYPE_CHECKING:
+    from tests.synthesis import Synthesis
 
 
 @pytest.fixture(scope="session")
@@ -68,3 +72,18 @@ def shared_state() -> dict[str, Any]:
     """Two decisions about one state, as a request."""
     request: dict[str, Any] = json.loads((ROOT / "examples" / "shared-state.json").read_text())
     return request
+
+
+@pytest.fixture(scope="session")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Synthesis]:
+    """The environments of cdk.json, synthesized; prod for one account and Region."""
+    from tests.synthesis import synthesize  # importing the CDK takes seconds; few tests need it
+
+    def folder(name: str) -> Path:
+        return tmp_path_factory.mktemp(f"cdk-{name}")
+
+    return {
+        "local": synthesize("local", folder("local")),
+        "dev": synthesize("dev", folder("dev")),
+        "prod": synthesize("prod", folder("prod"), account="123456789012", region="eu-west-1"),
+    }

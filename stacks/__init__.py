@@ -1,0 +1,1 @@
+"""The CDK stacks: what an environment is, and how it becomes CloudFormation."""

@@ -1,0 +1,138 @@
+"""The stack of what an environment's endpoints share: bucket, images, builds, network."""
+
+from __future__ import annotations
+
+import aws_cdk as cdk
+import jsii
+from aws_cdk import aws_s3 as s3
+from constructs import Construct
+
+from stacks.acknowledgements import acknowledge_wildcards, objects_finding
+from stacks.artifact_bucket import ArtifactBucket
+from stacks.build_project import BuildSettings
+from stacks.checked_build import BuildWaiter
+from stacks.environment import Environment, NewVpc
+from stacks.image_builds import ImageBuilds, line_of
+from stacks.model_builds import ModelBuilds
+from stacks.network import Network
+from stacks.permissions import (
+    MANIFEST,
+    MODELS,
+    may_build,
+    may_find_images,
+    may_find_models,
+    may_read_logs,
+)
+from stacks.tags import tag_stack
+
+
+class ArtifactsStack(cdk.Stack):
+    """The stack that comes first and changes least: no pin of a model or an image is in it.
+
+    Endpoint stacks hold the builds that wait for results, so that a build that fails takes down
+    one endpoint's deployment only, and what this stack exports never changes with a build.
+    """
+
+    def __init__(
+        self, scope: Construct, id: str, *, environment: Environment, env: cdk.Environment
+    ) -> None:
+        super().__init__(
+            scope,
+            id,
+            env=env,
+            description=f"Ballot: artifacts and builds of environment {environment.name}",
+        )
+        self.settings = environment
+        self.s3_bucket = self._bucket()
+        self.images = {
+            line: self._image_builds(line)
+            for line in dict.fromkeys(line_of(image) for image in environment.images)
+        }
+        self.models = self._model_builds() if environment.models else None
+        self.build_waiter = self._build_waiter()
+        self.network = (
+            self._network(environment.vpc) if isinstance(environment.vpc, NewVpc) else None
+        )
+        tag_stack(self, environment.name, environment.tags)
+
+    @property
+    @jsii.member(jsii_name="availabilityZones")
+    def availability_zones(self) -> list[str]:
+        """The Region's zones as CloudFormation finds them: synthesizing looks nothing up."""
+        return [cdk.Fn.select(index, cdk.Fn.get_azs()) for index in range(6)]
+
+    def _bucket(self) -> s3.IBucket:
+        existing = self.settings.artifacts.bucket_name
+        if existing:
+            return s3.Bucket.from_bucket_name(self, "Bucket", existing)
+        made = ArtifactBucket(
+            self,
+            "Bucket",
+            log_name=self._name("auto-delete"),
+            log_retention_days=self.settings.log_retention_days,
+        )
+        return made.s3_bucket
+
+    def _image_builds(self, line: str) -> ImageBuilds:
+        return ImageBuilds(
+            self,
+            f"Image-{line}",
+            name=f"ballot-{self.settings.name}",
+            line=line,
+            images=[image for image in self.settings.images if line_of(image) == line],
+            settings=self._build_settings(self.settings.artifacts.image_build_role_arn),
+        )
+
+    def _model_builds(self) -> ModelBuilds:
+        return ModelBuilds(
+            self,
+            "Model",
+            name=self._name("model"),
+            settings=self._build_settings(self.settings.artifacts.model_build_role_arn),
+            bucket=self.s3_bucket,
+            models=self.settings.models,
+        )
+
+    def _build_settings(self, role_arn: str | None) -> BuildSettings:
+        return BuildSettings(
+            timeout_minutes=self.settings.build_timeout_minutes,
+            log_retention_days=self.settings.log_retention_days,
+            role_arn=role_arn,
+        )
+
+    def _build_waiter(self) -> BuildWaiter:
+        projects = [images.project for images in self.images.values()]
+        if self.models:
+            projects.append(self.models.project)
+        waiter = BuildWaiter(
+            self,
+            "BuildWaiter",
+            name=self._name("build-waiter"),
+            statements=[
+                may_build([project.codebuild_project for project in projects]),
+                may_read_logs([project.log_group for project in projects]),
+                may_find_images([item.ecr_repository for item in self.images.values()]),
+                *may_find_models(self.s3_bucket),
+            ],
+            build_timeout_minutes=self.settings.build_timeout_minutes,
+            log_retention_days=self.settings.log_retention_days,
+        )
+        acknowledge_wildcards(
+            waiter,
+            "Manifests lie beside the models, under checksums that change with every pin.",
+            objects_finding(self.s3_bucket, f"{MODELS}*/{MANIFEST}"),
+        )
+        return waiter
+
+    def _network(self, vpc: NewVpc) -> Network:
+        return Network(
+            self,
+            "Network",
+            cidr=vpc.cidr,
+            availability_zones=vpc.availability_zones,
+            log_name=self._name("flows"),
+            log_retention_days=self.settings.log_retention_days,
+        )
+
+    def _name(self, what: str) -> str:
+        return f"ballot-{self.settings.name}-{what}"

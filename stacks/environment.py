@@ -1,0 +1,430 @@
+"""Environments: what `cdk.json` may say about one, read into types, every problem at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from stacks.catalog import (
+    GGUF_FILE,
+    HUB_REPOSITORY,
+    Catalog,
+    Image,
+    ImageName,
+    Model,
+    read_catalog,
+)
+from stacks.instance_types import Hardware, hardware_of, refusal
+from stacks.reading import Format, Problems, Section, SettingsError, nearest
+
+Kind = Literal["decision", "chat"]
+Compression = Literal["none", "gzip"]
+
+KINDS = ("decision", "chat")
+COMPRESSIONS = ("none", "gzip")
+MOST_POOLS = 5
+ALL_LAYERS = -1
+# The retention periods that CloudWatch Logs takes, up to ten years.
+RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 3653)
+
+ENVIRONMENT_NAME = Format(
+    pattern=r"[a-z][a-z0-9]{0,15}", words="a name of 1 to 16 lower-case letters and digits"
+)
+ENDPOINT_NAME = Format(
+    pattern=r"(?!artifacts$)[a-z]([a-z0-9]|-(?=[a-z0-9])){0,31}",
+    words="a name of 1 to 32 lower-case letters, digits and single dashes, other than artifacts",
+)
+ACCOUNT = Format(pattern=r"\d{12}", words="an account: a text of 12 digits")
+REGION = Format(
+    pattern=r"(af|ap|ca|eu|il|me|mx|sa|us)"
+    r"-(central|north|south|east|west|northeast|northwest|southeast|southwest)-\d",
+    words="a Region such as eu-west-1",
+)
+BUCKET = Format(
+    pattern=r"(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
+    words="the name of an existing bucket",
+)
+ROLE_ARN = Format(
+    pattern=r"arn:aws:iam::\d{12}:role/[\w+=,.@/-]{1,512}",
+    words="the ARN of an existing role, arn:aws:iam::<account>:role/<name>",
+)
+CIDR = Format(
+    pattern=r"(10\.\d{1,3}|172\.(1[6-9]|2\d|3[01])|192\.168)\.\d{1,3}\.0/(1[6-9]|2[0-4])",
+    words="a private IPv4 block of size /16 to /24 such as 10.20.0.0/16",
+)
+SUBNET_ID = Format(pattern=r"subnet-[0-9a-f]{8,17}", words="a subnet id such as subnet-0a1b2c3d")
+GROUP_ID = Format(pattern=r"sg-[0-9a-f]{8,17}", words="a security group id such as sg-0a1b2c3d")
+TEXT = Format(pattern=r"(?s).*", words="an instance type")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewVpc:
+    """A VPC to make: private subnets without a way out, but for S3."""
+
+    cidr: str
+    availability_zones: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExistingVpc:
+    """A place in a VPC that exists."""
+
+    subnet_ids: tuple[str, ...]
+    security_group_ids: tuple[str, ...]
+
+
+Vpc = NewVpc | ExistingVpc
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubFile:
+    """A GGUF that the chat server fetches from the hub by itself, unpinned."""
+
+    repository: str
+    file: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """How an endpoint follows its load, from `minimum` to `maximum` instances."""
+
+    minimum: int
+    maximum: int
+    invocations_per_instance: int
+    scale_in_cooldown_seconds: int
+    scale_out_cooldown_seconds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """One SageMaker endpoint. `instance_types` is in order of preference."""
+
+    name: str
+    kind: Kind
+    image: Image
+    model: Model | None
+    hub: HubFile | None
+    compression: Compression
+    hardware: Hardware
+    instance_types: tuple[str, ...]
+    pooled: bool
+    provision_timeout_seconds: int
+    instance_count: int
+    scaling: Scaling | None
+    threads: int | None
+    gpu_layers: int
+    context_tokens: int
+    max_queue: int | None
+    health_timeout_seconds: int
+    download_timeout_seconds: int
+    network_isolation: bool
+    vpc: Vpc | None
+    role_arn: str | None
+    tags: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifacts:
+    """What exists already and is to be used instead of being made."""
+
+    bucket_name: str | None
+    model_build_role_arn: str | None
+    image_build_role_arn: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """One environment; `account` and `region` are those of the deployment's credentials if None."""
+
+    name: str
+    account: str | None
+    region: str | None
+    artifacts: Artifacts
+    build_timeout_minutes: int
+    log_retention_days: int
+    vpc: Vpc | None
+    tags: Mapping[str, str]
+    endpoints: tuple[Endpoint, ...]
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The images that its endpoints use, each once."""
+        return tuple({item.image.name: item.image for item in self.endpoints}.values())
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """The models that its endpoints use, each once."""
+        models = [item.model for item in self.endpoints if item.model]
+        return tuple({model.name: model for model in models}.values())
+
+
+def choose_environment(name: object, environments: object) -> Environment:
+    """Read the environment called `name` out of those of `cdk.json`.
+
+    Raises:
+        SettingsError: there is no such environment, or its settings have problems; all are named.
+    """
+    if not isinstance(environments, Mapping) or not environments:
+        raise SettingsError("cdk.json: context.environments must be an object of environments")
+    there = ", ".join(sorted(environments))
+    if name is None:
+        raise SettingsError(f"choose an environment with -c environment=NAME; there are: {there}")
+    if name not in environments:
+        raise SettingsError(
+            f"there is no environment {name}{nearest(name, environments)}; there are: {there}"
+        )
+    return read_environment(str(name), environments[name])
+
+
+def read_environment(name: str, settings: object) -> Environment:
+    """Read the settings of one environment.
+
+    Raises:
+        SettingsError: every problem, one a line, with path, value and what is allowed.
+    """
+    problems = Problems()
+    if not ENVIRONMENT_NAME.fits(name):
+        problems.add(name, f"must be {ENVIRONMENT_NAME.words}")
+    section = Section(settings, path=name, problems=problems)
+    catalog = read_catalog(section, problems)
+    vpc = _read_vpc(section)
+    environment = Environment(
+        name=name,
+        account=section.text("account", ACCOUNT) or None,
+        region=section.text("region", REGION) or None,
+        artifacts=_read_artifacts(section),
+        build_timeout_minutes=section.integer("build_timeout_minutes", 5, 50, default=40),
+        log_retention_days=section.number("log_retention_days", RETENTION_DAYS, default=30),
+        vpc=vpc,
+        tags=section.tags("tags"),
+        endpoints=tuple(
+            _EndpointReader(endpoint_name, endpoint, catalog=catalog, vpc=vpc).read()
+            for endpoint_name, endpoint in section.sections(
+                "endpoints", ENDPOINT_NAME, required=True
+            )
+        ),
+    )
+    section.finish()
+    problems.raise_any(f"environment {name}")
+    return environment
+
+
+def _read_artifacts(parent: Section) -> Artifacts:
+    section = parent.section("artifacts") or Section({}, path="", problems=parent.problems)
+    artifacts = Artifacts(
+        bucket_name=section.text("bucket_name", BUCKET) or None,
+        model_build_role_arn=section.text("model_build_role_arn", ROLE_ARN) or None,
+        image_build_role_arn=section.text("image_build_role_arn", ROLE_ARN) or None,
+    )
+    section.finish()
+    return artifacts
+
+
+def _read_vpc(parent: Section) -> Vpc | None:
+    section = parent.section("vpc")
+    if section is None:
+        return None
+    vpc: Vpc | None = None
+    match section.one_of("cidr", "subnet_ids"):
+        case "cidr":
+            vpc = NewVpc(
+                cidr=section.text("cidr", CIDR),
+                availability_zones=section.integer("availability_zones", 2, 6, default=2),
+            )
+        case "subnet_ids":
+            vpc = _existing_vpc(section)
+        case _:
+            return None
+    section.finish()
+    return vpc
+
+
+def _existing_vpc(section: Section) -> ExistingVpc:
+    return ExistingVpc(
+        subnet_ids=section.texts("subnet_ids", SUBNET_ID, most=16, required=True),
+        security_group_ids=section.texts("security_group_ids", GROUP_ID, most=5, required=True),
+    )
+
+
+class _EndpointReader:
+    """Reads one endpoint: its own settings, and the rules between them."""
+
+    def __init__(self, name: str, section: Section, *, catalog: Catalog, vpc: Vpc | None) -> None:
+        self._name = name
+        self._section = section
+        self._catalog = catalog
+        self._environment_vpc = vpc
+        self._kind: Kind | None = cast(
+            "Kind | None", section.choice("kind", KINDS, required=True) or None
+        )
+
+    def read(self) -> Endpoint:
+        section = self._section
+        types, pooled = self._instance_types()
+        hardware = self._hardware(types)
+        slow = hardware == "gpu"
+        scaling = self._scaling()
+        isolated = self._network_isolation()
+        endpoint = Endpoint(
+            name=self._name,
+            kind=self._kind or "decision",
+            image=self._image(hardware or "cpu"),
+            model=self._model(),
+            hub=self._hub(isolated=isolated),
+            compression=cast(
+                "Compression", section.choice("compression", COMPRESSIONS, default="none")
+            ),
+            hardware=hardware or "cpu",
+            instance_types=types,
+            pooled=pooled,
+            provision_timeout_seconds=self._provision_timeout(pooled=pooled),
+            instance_count=self._instance_count(scaling),
+            scaling=scaling,
+            threads=section.optional_integer("threads", 1, 1024),
+            gpu_layers=self._gpu_layers(hardware),
+            context_tokens=section.integer("context_tokens", 256, 1_048_576, default=4096),
+            max_queue=self._max_queue(),
+            health_timeout_seconds=section.integer(
+                "health_timeout_seconds", 60, 3600, default=900 if slow else 600
+            ),
+            download_timeout_seconds=section.integer(
+                "download_timeout_seconds", 60, 3600, default=1200
+            ),
+            network_isolation=isolated,
+            vpc=self._vpc(),
+            role_arn=section.text("role_arn", ROLE_ARN) or None,
+            tags=section.tags("tags"),
+        )
+        section.finish()
+        return endpoint
+
+    def _instance_types(self) -> tuple[tuple[str, ...], bool]:
+        section = self._section
+        chosen = section.one_of("instance_type", "instance_pools")
+        single = section.text("instance_type", TEXT)
+        pools = section.texts("instance_pools", TEXT, most=MOST_POOLS)
+        if chosen == "instance_type":
+            return ((single,) if single else ()), False
+        return (pools, True) if chosen == "instance_pools" else ((), False)
+
+    def _hardware(self, types: tuple[str, ...]) -> Hardware | None:
+        section = self._section
+        key = "instance_pools" if "instance_pools" in section else "instance_type"
+        found: set[Hardware] = set()
+        for item in dict.fromkeys(types):
+            hardware = hardware_of(item)
+            if hardware is None:
+                section.problem(key, f'"{item}" {refusal(item)}')
+            else:
+                found.add(hardware)
+        if len(found) > 1:
+            section.refuse(key, "must not mix CPU and GPU types: one image serves all pools")
+        return next(iter(found)) if len(found) == 1 else None
+
+    def _image(self, hardware: Hardware) -> Image:
+        names: dict[tuple[Kind, Hardware], ImageName] = {
+            ("decision", "cpu"): "cpu",
+            ("decision", "gpu"): "cuda",
+            ("chat", "cpu"): "chat-cpu",
+            ("chat", "gpu"): "chat-cuda",
+        }
+        return self._catalog.images[names[self._kind or "decision", hardware]]
+
+    def _model(self) -> Model | None:
+        section, known = self._section, self._catalog.models
+        if self._kind == "chat" and section.one_of("model", "hub") != "model":
+            section.known("model")
+            return None
+        name = section.choice("model", sorted(known), required=True)
+        return known.get(name)
+
+    def _hub(self, *, isolated: bool) -> HubFile | None:
+        section = self._section.section("hub")
+        if section is None:
+            return None
+        if self._kind == "decision":
+            self._section.refuse("hub", "is for chat endpoints; a decision endpoint has a model")
+        elif isolated:
+            self._section.refuse("hub", "needs network_isolation false, to reach the hub")
+        elif isinstance(self._environment_vpc, NewVpc) and "vpc" not in self._section:
+            self._section.refuse("hub", "needs vpc false: the environment's VPC has no way out")
+        hub = HubFile(
+            repository=section.text("repository", HUB_REPOSITORY, required=True),
+            file=section.text("file", GGUF_FILE, required=True),
+        )
+        section.finish()
+        return hub
+
+    def _network_isolation(self) -> bool:
+        isolated = self._section.flag("network_isolation", default=True)
+        if self._kind == "decision" and not isolated:
+            self._section.refuse("network_isolation", "must be true on a decision endpoint")
+        return isolated
+
+    def _provision_timeout(self, *, pooled: bool) -> int:
+        section = self._section
+        seconds = section.integer("provision_timeout_seconds", 300, 3600, default=1800)
+        if "provision_timeout_seconds" in section and not pooled:
+            section.refuse("provision_timeout_seconds", "is for instance_pools only")
+        return seconds
+
+    def _gpu_layers(self, hardware: Hardware | None) -> int:
+        section = self._section
+        default = ALL_LAYERS if hardware == "gpu" else 0
+        layers = section.integer("gpu_layers", ALL_LAYERS, 100_000, default=default)
+        if hardware == "cpu" and layers != 0:
+            section.refuse("gpu_layers", "must be 0 on a CPU instance type")
+        if hardware == "gpu" and layers == 0:
+            section.refuse("gpu_layers", "must be -1 (all) or 1 and more on a GPU instance type")
+        return layers
+
+    def _max_queue(self) -> int | None:
+        length = self._section.optional_integer("max_queue", 0, 100_000)
+        if length is not None and self._kind == "chat":
+            self._section.refuse("max_queue", "is for decision endpoints")
+        return length
+
+    def _instance_count(self, scaling: Scaling | None) -> int:
+        section = self._section
+        count = section.integer("instance_count", 1, 100, default=1)
+        if scaling is None:
+            return count
+        if "instance_count" in section:
+            section.refuse("instance_count", "cannot go with scaling, which sets the number")
+        return scaling.minimum
+
+    def _scaling(self) -> Scaling | None:
+        section = self._section.section("scaling")
+        if section is None:
+            return None
+        scaling = Scaling(
+            minimum=section.integer("min", 1, 100, default=1),
+            maximum=section.integer("max", 1, 100, default=1),
+            invocations_per_instance=section.integer(
+                "invocations_per_instance", 1, 1_000_000, default=60
+            ),
+            scale_in_cooldown_seconds=section.integer(
+                "scale_in_cooldown_seconds", 0, 86_400, default=600
+            ),
+            scale_out_cooldown_seconds=section.integer(
+                "scale_out_cooldown_seconds", 0, 86_400, default=120
+            ),
+        )
+        for key in ("min", "max"):
+            if key not in section:
+                section.problem(key, "is missing; must be a whole number from 1 to 100")
+        if "min" in section and "max" in section and scaling.minimum > scaling.maximum:
+            section.refuse("min", f"must not be more than max, {scaling.maximum}")
+        section.finish()
+        return scaling
+
+    def _vpc(self) -> Vpc | None:
+        if self._section.is_false("vpc"):
+            return None
+        section = self._section.section("vpc")
+        if section is None:
+            return self._environment_vpc
+        vpc = _existing_vpc(section)
+        section.finish()
+        return vpc

@@ -1,0 +1,121 @@
+"""The repositories of images, and the projects that fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import aws_cdk as cdk
+import yaml
+from aws_cdk import aws_codebuild as codebuild
+from aws_cdk import aws_ecr as ecr
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+from stacks.acknowledgements import acknowledge_wildcards
+from stacks.build_project import ROOT, BuildProject, BuildSettings, make_source
+from stacks.catalog import BUILT_IMAGES, Image
+from stacks.checked_build import BuildPlan, hash_inputs
+from stacks.permissions import may_pull_bases, may_push, may_read_source
+
+DOCKERFILES = {"cpu": "Dockerfile", "cuda": "Dockerfile.cuda"}
+
+_KEPT_IMAGES = 30
+_MIRROR = "mirror.buildspec.yml"
+
+
+def line_of(image: Image) -> str:
+    """Return which line of images one belongs to: cpu, cuda, or chat for both chat images."""
+    return image.name if image.name in BUILT_IMAGES else "chat"
+
+
+class ImageBuilds(Construct):
+    """One line of images: the repository, and the project that builds or mirrors into it."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        name: str,
+        line: str,
+        images: Collection[Image],
+        settings: BuildSettings,
+    ) -> None:
+        super().__init__(scope, id)
+        self.ecr_repository = ecr.Repository(
+            self,
+            "Repository",
+            repository_name=f"{name}-{line}",
+            image_scan_on_push=True,
+            image_tag_mutability=ecr.TagMutability.IMMUTABLE,
+            removal_policy=cdk.RemovalPolicy.DESTROY,
+            empty_on_delete=True,
+            lifecycle_rules=[
+                ecr.LifecycleRule(description="Old builds", max_image_count=_KEPT_IMAGES)
+            ],
+        )
+        self._source = (
+            make_source(self, "Source", "container", _MIRROR) if line in BUILT_IMAGES else None
+        )
+        self.project = self._make_project(
+            f"{name}-image-{line}",
+            settings,
+            [*may_push(self.ecr_repository), *may_pull_bases([image.base for image in images])],
+        )
+        acknowledge_wildcards(
+            self.project,
+            "Logging in to ECR and to its public gallery names no resource.",
+            "Resource::*",
+        )
+
+    def plan(self, image: Image) -> BuildPlan:
+        """Return the build that makes or mirrors an image."""
+        inputs = {"BASE_IMAGE": image.base}
+        if image.bindings:
+            inputs |= {"DOCKERFILE": DOCKERFILES[image.name], "BINDINGS": image.bindings}
+        source = self._source
+        inputs_hash = hash_inputs(source.asset_hash if source else _mirror_text(), inputs)
+        return BuildPlan(
+            project_name=self.project.codebuild_project.project_name,
+            source_location=f"{source.s3_bucket_name}/{source.s3_object_key}" if source else "",
+            inputs_hash=inputs_hash,
+            inputs={**inputs, "IMAGE_TAG": inputs_hash},
+            settled={"REPOSITORY_URI": self.ecr_repository.repository_uri},
+            result={
+                "Kind": "image",
+                "RepositoryName": self.ecr_repository.repository_name,
+                "ImageTag": inputs_hash,
+            },
+        )
+
+    def _make_project(
+        self, name: str, settings: BuildSettings, statements: Sequence[iam.PolicyStatement]
+    ) -> BuildProject:
+        source = self._source
+        if source is None:
+            return BuildProject(
+                self,
+                "Build",
+                name=name,
+                description="Mirrors a chat image by its digest",
+                settings=settings,
+                source=None,
+                build_spec=codebuild.BuildSpec.from_object(yaml.safe_load(_mirror_text())),
+                statements=statements,
+                runs_docker=True,
+            )
+        return BuildProject(
+            self,
+            "Build",
+            name=name,
+            description="Builds a decision image on a base fixed by its digest",
+            settings=settings,
+            source=codebuild.Source.s3(bucket=source.bucket, path=source.s3_object_key),
+            build_spec=codebuild.BuildSpec.from_source_filename("buildspec.yml"),
+            statements=[*may_read_source(source), *statements],
+            runs_docker=True,
+        )
+
+
+def _mirror_text() -> str:
+    return (ROOT / "container" / _MIRROR).read_text("utf-8")
