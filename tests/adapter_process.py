@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,19 +25,34 @@ PATIENCE = 120.0
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Return this process's environment with only the given `BALLOT_*` variables."""
+    """Return this process's environment with only the given `BALLOT_*` variables.
+
+    The time-outs are out of the way, so that no verdict depends on how fast this machine is.
+    """
     clean = {name: value for name, value in os.environ.items() if not name.startswith("BALLOT_")}
-    defaults = {"BALLOT_HOST": "127.0.0.1", "BALLOT_PORT": "0", "BALLOT_GGUF_PATH": str(DEMO_MODEL)}
+    defaults = {
+        "BALLOT_HOST": "127.0.0.1",
+        "BALLOT_PORT": "0",
+        "BALLOT_GGUF_PATH": str(DEMO_MODEL),
+        "BALLOT_REQUEST_TIMEOUT_SECONDS": "3600",
+        "BALLOT_DRAIN_TIMEOUT_SECONDS": "3600",
+    }
     return {**clean, **defaults, **variables}
 
 
 class AdapterProcess:
     """A running adapter; its log lines are read as they come."""
 
-    def __init__(self, **variables: str) -> None:
+    def __init__(
+        self,
+        *,
+        command: Sequence[str] = (sys.executable, "-m", "adapter", "serve"),
+        folder: Path = ROOT / "container",
+        **variables: str,
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "adapter", "serve"],
-            cwd=ROOT / "container",
+            command,
+            cwd=folder,
             env=environment(**variables),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

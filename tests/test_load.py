@@ -185,10 +185,7 @@ def test_port_is_open_and_ping_is_503_while_the_model_loads(
 def test_sigterm_under_load_answers_what_was_accepted_and_exits_0(
     pool: ThreadPoolExecutor, support_route: dict[str, Any]
 ) -> None:
-    with (
-        AdapterProcess(BALLOT_DRAIN_TIMEOUT_SECONDS="600").wait_ready() as adapter,
-        adapter.client() as client,
-    ):
+    with AdapterProcess().wait_ready() as adapter, adapter.client() as client:
         accepted: list[Future[httpx.Response]] = [
             pool.submit(client.post, "/invocations", json=long_request(support_route, str(index)))
             for index in range(3)

@@ -214,7 +214,7 @@ def test_output_that_takes_ascii_only() -> None:
 @pytest.mark.parametrize("arguments", [("train",), ("serve", "--port"), ("--help",)])
 def test_unknown_arguments(arguments: tuple[str, ...]) -> None:
     assert startup_error(*arguments) == (
-        f"unknown arguments {list(arguments)}; the only one is: serve"
+        f"unknown arguments {list(arguments)}; known are: serve, selftest"
     )
 
 

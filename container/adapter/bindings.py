@@ -1,9 +1,9 @@
 """Imports llama-cpp-python, also over a llama.cpp that lacks functions which Ballot never calls.
 
 llama-cpp-python looks up all of llama.cpp's functions when it is imported, and one that is missing
-fails the import. AWS's CUDA container was built before one of the functions for LoRA adapters came
-to be that the bindings fitting it in everything else look up. So these, and no others, may be
-missing; the missing one raises when it is called.
+fails the import. AWS's CUDA container is older than one of the functions for LoRA adapters; the
+bindings that fit it in everything else look that one up too. So functions for LoRA adapters, and
+no others, may be missing; a missing one raises when it is called.
 """
 
 from __future__ import annotations
