@@ -47,7 +47,7 @@ def no_wait() -> None:
         ("  [140/140] /usr/bin/cmake -E cmake_symlink_library bin/libllama-common", (140, 140)),
         ("  *** Building project with Ninja...", None),
         ("  14149 |                                                    (__v16sf)", None),
-        ("  -- Installing: /tmp/tmpwh84iwpi/wheel/platlib/lib/libggml-base.so.0", None),
+        ("  -- Installing: /build/wheel/platlib/lib/libggml-base.so.0", None),
         ("  Installing build dependencies: finished with status 'done'", None),
         ("[ 33%] Building C object CMakeFiles/x.dir/a.c.o", (33, 100)),
         ("[100%] Linking C executable x", (100, 100)),
