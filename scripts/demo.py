@@ -1,30 +1,44 @@
-"""Score the two example requests with a real model on this machine, and print the answers.
+"""Deploy everything to an AWS emulated on this machine, use it, destroy it, and find it gone.
 
-Starts the adapter on a free loopback port, sends `examples/*.json`, prints each decision as a
-table with bars, and stops the adapter. `MODEL=path/to.gguf` chooses another model.
+The CDK CLI really deploys, CodeBuild's commands really run, and the endpoints' containers really
+answer, as processes of this machine; `docs/emulator.md` says what is emulated and how faithfully.
+`MODEL=path/to.gguf` deploys another model than the catalog's.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import subprocess
 import sys
+import tempfile
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from boto3.session import Session
+from botocore.config import Config
+from botocore.exceptions import ClientError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
-DEMO_MODEL = ROOT / ".build" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+sys.path.insert(0, str(ROOT))
+
+# ruff: noqa: E402 - the imports need the path above them
+from emulator import Emulator
+from emulator.cdk import CdkApp, CdkError
+from emulator.running import EmulatorError
+
+ENVIRONMENT = "local"
+DECISION_ENDPOINT = f"ballot-{ENVIRONMENT}-decision"
+CHAT_ENDPOINT = f"ballot-{ENVIRONMENT}-chat"
 EXAMPLES = ("support-route.json", "shared-state.json")
+CHAT_QUESTION = "Name three primary colours."
+MODEL_BUCKET = "a-model-of-your-own"
 BAR_CELLS = 24
 LOW_MASS = 0.5
 
@@ -33,123 +47,208 @@ class DemoError(Exception):
     """The demo cannot go on; the message says why."""
 
 
+class Steps:
+    """Prints a line for each step, with the seconds that it took."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._start = time.perf_counter()
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Callable[[str], None]]:
+        """Show `title` while the block runs, and what it reports beside it."""
+        start = time.perf_counter()
+        if not self._console.is_terminal:
+            self._console.print(f"  ...  {title}")
+        with self._console.status(title) as status:
+            yield lambda detail: status.update(f"{title}  [dim]{detail}[/dim]")
+        seconds = time.perf_counter() - start
+        self._console.print(f"[green]done[/green]  {title} [dim]({seconds:.0f} s)[/dim]")
+
+    @property
+    def total_seconds(self) -> float:
+        """Seconds since the first step."""
+        return time.perf_counter() - self._start
+
+
 def main() -> int:
     """Run the demo and return the exit status."""
     console = Console(highlight=False)
-    start = time.perf_counter()
     try:
-        model = chosen_model(os.environ.get("MODEL"))
-        with console.status("loading the model"), running_adapter(model) as url:
-            console.print(f"The adapter answers on {url} with [bold]{model.name}[/bold].")
-            for name in EXAMPLES:
-                show_example(console, url, name)
-    except DemoError as error:
+        run(console, chosen_model(os.environ.get("MODEL")))
+    except (DemoError, EmulatorError, CdkError) as error:
         Console(stderr=True, highlight=False).print(f"demo: {error}", markup=False)
         return 1
-    if model == DEMO_MODEL:
-        console.print(toy_notice(), style="yellow")
-    console.print(f"The adapter has stopped. {time.perf_counter() - start:.1f} seconds in all.")
     return 0
 
 
-def chosen_model(path: str | None) -> Path:
-    """Return the GGUF to load: `path`, or the demo's own.
+def chosen_model(path: str | None) -> Path | None:
+    """Return the GGUF at `path`, or None for the catalog's own model.
 
     Raises:
-        DemoError: there is no such file.
+        DemoError: there is no such GGUF.
     """
-    model = Path(path).expanduser().resolve() if path else DEMO_MODEL
+    if not path:
+        return None
+    model = Path(path).expanduser().resolve()
     if not model.is_file():
         raise DemoError(f"there is no model file {model}")
+    with model.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise DemoError(f"{model} is not a GGUF file")
     return model
 
 
-@contextmanager
-def running_adapter(model: Path) -> Iterator[str]:
-    """Run the adapter on a free loopback port and yield its URL once it is ready.
+def run(console: Console, model: Path | None) -> None:
+    """Tell the whole story.
 
     Raises:
-        DemoError: it did not start; with its own words.
+        DemoError: something answered wrongly, or was left behind.
+        CdkError: a deployment failed.
     """
-    variables = {
-        name: value for name, value in os.environ.items() if not name.startswith("BALLOT_")
-    }
-    variables |= {
-        "BALLOT_GGUF_PATH": str(model),
-        "BALLOT_HOST": "127.0.0.1",
-        "BALLOT_PORT": "0",
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "adapter"],
-        cwd=ROOT / "container",
-        env=variables,
-        stdout=subprocess.PIPE,
-        text=True,
+    steps = Steps(console)
+    console.print(introduction())
+    with tempfile.TemporaryDirectory(prefix="ballot-demo-") as folder:
+        with steps.step("start the emulator"):
+            emulator = Emulator().__enter__()
+        with emulator:
+            app = CdkApp(emulator, Path(folder), environment=ENVIRONMENT)
+            with steps.step("cdk bootstrap"):
+                app.bootstrap()
+            if model:
+                with steps.step(f"upload {model.name}"):
+                    deploy_own_model(emulator, app, model)
+            deploy(steps, app)
+            console.print()
+            use(console, emulator)
+            with steps.step(f"cdk destroy -c environment={ENVIRONMENT} --all") as report:
+                app.destroy(on_line=lambda line: report(stack_event(line)))
+            if model:
+                remove_own_model(emulator, model)
+            with steps.step("look for anything left behind"):
+                check_empty(emulator)
+    console.print("The account is empty: no bucket, role, log, image, model, endpoint, process.")
+    if model is None:
+        console.print(toy_notice(), style="yellow")
+    console.print(f"{steps.total_seconds:.0f} seconds in all.")
+
+
+def introduction() -> str:
+    """Return what the reader is about to see, and what of it is not AWS."""
+    return (
+        "This deploys Ballot's real CDK app to an AWS account emulated on this machine.\n"
+        "Emulated: the AWS services, and Docker. Real: the CDK CLI, the templates, the\n"
+        "builds' commands, the model's download and check, both containers' servers.\n"
     )
-    try:
-        port = wait_for(process, "listening")["port"]
-        wait_for(process, "model_loaded")
-        url = f"http://127.0.0.1:{port}"
-        wait_until_healthy(url)
-        yield url
-    finally:
-        process.terminate()
-        process.communicate()
 
 
-def wait_for(process: subprocess.Popen[str], event: str) -> dict[str, Any]:
-    """Return the adapter's log record of `event`.
+def deploy(steps: Steps, app: CdkApp) -> None:
+    """Deploy all stacks, showing what CloudFormation does."""
+    with steps.step(f"cdk deploy -c environment={ENVIRONMENT} --all") as report:
+        app.deploy(on_line=lambda line: report(stack_event(line)))
+
+
+def stack_event(line: str) -> str:
+    """Return the short of one line of the CDK CLI's progress."""
+    parts = [part.strip() for part in line.split("|")]
+    if len(parts) < 6:
+        return line.strip()[:60]
+    stack, _, _, status, kind, *_ = parts
+    return f"{stack}: {kind.rsplit('::', 1)[-1]} {status.lower().replace('_', ' ')}"
+
+
+def use(console: Console, emulator: Emulator) -> None:
+    """Ask the two endpoints, through boto3 as any application would."""
+    runtime = client(emulator, "sagemaker-runtime")
+    for name in EXAMPLES:
+        request = json.loads((ROOT / "examples" / name).read_text())
+        answer = invoke(runtime, DECISION_ENDPOINT, request)
+        show_decisions(console, name, request, answer)
+    console.rule("chat", align="left")
+    message = {"role": "user", "content": CHAT_QUESTION}
+    answer = invoke(runtime, CHAT_ENDPOINT, {"messages": [message], "max_tokens": 24})
+    console.print(f"[bold]{CHAT_QUESTION}[/bold]")
+    said = answer["choices"][0]["message"]["content"].strip()
+    console.print(said or "(this model had nothing to say)", markup=False)
+    console.print()
+
+
+def client(emulator: Emulator, service: str) -> Any:
+    """Return a boto3 client of the emulator."""
+    exports = emulator.exports
+    return Session().client(
+        service,
+        aws_access_key_id=exports["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=exports["AWS_SECRET_ACCESS_KEY"],
+        endpoint_url=exports["AWS_ENDPOINT_URL"],
+        region_name=exports["AWS_REGION"],
+        verify=exports["AWS_CA_BUNDLE"],
+        config=Config(read_timeout=70),
+    )
+
+
+def invoke(runtime: Any, endpoint: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Return an endpoint's JSON answer.
 
     Raises:
-        DemoError: the adapter failed first.
+        DemoError: the endpoint refused the request; with its own words.
     """
-    assert process.stdout is not None
-    for line in process.stdout:
-        record: dict[str, Any] = json.loads(line)
-        if record["event"] == event:
-            return record
-        if record["event"] == "startup_failed":
-            raise DemoError(record["message"])
-    raise DemoError("the adapter ended before it was ready")
+    try:
+        response = runtime.invoke_endpoint(
+            EndpointName=endpoint, ContentType="application/json", Body=json.dumps(request)
+        )
+    except ClientError as error:
+        raise DemoError(f"{endpoint} refused the request: {error}") from error
+    answer: dict[str, Any] = json.loads(response["Body"].read())
+    return answer
 
 
-def wait_until_healthy(url: str) -> None:
-    """Return when `/ping` answers 200."""
-    while True:
-        try:
-            with urllib.request.urlopen(f"{url}/ping"):
-                return
-        except urllib.error.HTTPError:
-            time.sleep(0.01)
+def deploy_own_model(emulator: Emulator, app: CdkApp, model: Path) -> None:
+    """Put `model` into a bucket of its own, and have both endpoints use it."""
+    s3 = client(emulator, "s3")
+    s3.create_bucket(Bucket=MODEL_BUCKET)
+    s3.upload_file(str(model), MODEL_BUCKET, model.name)
+    with model.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    source = {"kind": "s3", "uri": f"s3://{MODEL_BUCKET}/{model.name}"}
+
+    def change(settings: dict[str, Any]) -> None:
+        settings["models"] = {"chosen": {"source": source, "sha256": sha256}}
+        for endpoint in settings["endpoints"].values():
+            endpoint["model"] = "chosen"
+
+    app.change_settings(change)
 
 
-def show_example(console: Console, url: str, name: str) -> None:
-    """Send one example and print what it asks and what it is answered."""
-    body = (ROOT / "examples" / name).read_bytes()
-    request = json.loads(body)
-    answer = post(f"{url}/invocations", body)
+def remove_own_model(emulator: Emulator, model: Path) -> None:
+    """Remove what `deploy_own_model` put there."""
+    s3 = client(emulator, "s3")
+    s3.delete_object(Bucket=MODEL_BUCKET, Key=model.name)
+    s3.delete_bucket(Bucket=MODEL_BUCKET)
+
+
+def check_empty(emulator: Emulator) -> None:
+    """Check that the account holds nothing any more.
+
+    Raises:
+        DemoError: naming what it holds.
+    """
+    left = {kind: names for kind, names in emulator.leftovers().items() if names}
+    if left:
+        raise DemoError(f"something was left behind: {left}")
+
+
+def show_decisions(
+    console: Console, name: str, request: dict[str, Any], answer: dict[str, Any]
+) -> None:
+    """Print what an example asks and what it is answered."""
     decisions = request.get("decisions") or [request["decision"]]
     results = answer.get("results") or [answer["result"]]
-    console.print()
     console.rule(f"examples/{name}", align="left")
     for decision, result in zip(decisions, results, strict=True):
         console.print(decision_table(decision, result))
         console.print(footnote(result), style="dim")
-
-
-def post(url: str, body: bytes) -> dict[str, Any]:
-    """Return the JSON answer to a JSON request.
-
-    Raises:
-        DemoError: the adapter refused it; with its own words.
-    """
-    request = urllib.request.Request(url, body, {"content-type": "application/json"})
-    try:
-        with urllib.request.urlopen(request) as response:
-            answer: dict[str, Any] = json.load(response)
-            return answer
-    except urllib.error.HTTPError as error:
-        raise DemoError(f"the adapter answered {error.code}: {error.read().decode()}") from error
+        console.print()
 
 
 def decision_table(decision: dict[str, Any], result: dict[str, Any]) -> Table:
@@ -192,14 +291,14 @@ def footnote(result: dict[str, Any]) -> str:
     )
     if result["allowed_token_mass"] < LOW_MASS:
         cost += " (low: the model was about to write something else)"
-    return cost + "\n"
+    return cost
 
 
 def toy_notice() -> str:
-    """Return the warning that belongs to the demo's model."""
+    """Return the warning that belongs to the catalog's demo model."""
     return (
-        "\nSmolLM2-135M is a toy: it shows that everything works, and it decides about as well as "
-        "chance.\nTry a model that can decide: MODEL=path/to.gguf make demo"
+        "SmolLM2-135M is a toy: it shows that everything works, and it decides about\n"
+        "as well as chance. Deploy a model that can decide: MODEL=path/to.gguf make demo"
     )
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
 import sys
+from typing import Any
 
-from tests.adapter_process import DEMO_MODEL, ROOT, AdapterProcess, environment
+import pytest
+from rich.console import Console
+
+from scripts.demo import show_decisions, stack_event
+from tests.adapter_process import ROOT, AdapterProcess, environment
 
 README = (ROOT / "README.md").read_text()
 
@@ -30,35 +36,22 @@ def test_curl_example_is_answered(adapter: AdapterProcess) -> None:
 
 
 def test_start_command_starts_the_adapter() -> None:
-    command = readme_command("adapter").strip()
-    assert command.endswith("../.venv/bin/python -m adapter")
-    assert "BALLOT_MODEL_DIR=../.build/models" in command
-    assert DEMO_MODEL.parent == ROOT / ".build" / "models"
+    command = readme_command("adapter").replace("-m adapter", "-m adapter selftest")
+    assert "selftest" in command
 
-
-def test_demo_prints_both_examples_and_says_that_the_model_is_a_toy() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "demo.py"],
-        env={**environment(), "COLUMNS": "100", "NO_COLOR": "1"},
+        ["bash", "-c", command],
+        cwd=ROOT / "container",
+        env={name: value for name, value in environment().items() if "BALLOT" not in name},
         capture_output=True,
         text=True,
         check=True,
     )
 
-    for words in (
-        "examples/support-route.json",
-        "support-route: Which queue should handle this request?",
-        "examples/shared-state.json",
-        "refund-allowed: Does the policy allow a refund for this ticket?",
-        "next-step: What should happen next with this ticket?",
-        "is a toy",
-        "The adapter has stopped.",
-    ):
-        assert words in done.stdout
-    assert done.stdout.count("█") > 0
+    assert json.loads(done.stdout.splitlines()[-1])["event"] == "model_loaded"
 
 
-def test_demo_says_why_it_cannot_go_on() -> None:
+def test_demo_says_why_it_cannot_start() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "demo.py"],
         env={**environment(), "MODEL": str(ROOT / "README.md")},
@@ -67,6 +60,47 @@ def test_demo_says_why_it_cannot_go_on() -> None:
         check=False,
     )
 
-    assert done.returncode == 1
-    assert done.stderr.startswith("demo: ")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "demo: " in done.stderr
     assert "is not a GGUF file" in done.stderr.replace("\n", " ")
+
+
+def test_demo_shows_a_decision_as_bars(support_route: dict[str, Any]) -> None:
+    result = {
+        "probabilities": [0.75, 0.2, 0.05],
+        "input_tokens": 130,
+        "cached_tokens": 40,
+        "allowed_token_mass": 0.045,
+        "timing": {"forward_seconds": 0.2224},
+    }
+    console = Console(width=100, record=True, file=io.StringIO())
+
+    show_decisions(console, "support-route.json", support_route, {"result": result})
+
+    shown = [line.rstrip() for line in console.export_text().splitlines()]
+    assert shown[1:6] == [
+        "support-route: Which queue should handle this request?",
+        "option          probability                            description",
+        "account_access        0.750  ██████████████████░░░░░░  "
+        "Account access and authentication support.",
+        "billing               0.200  █████░░░░░░░░░░░░░░░░░░░  Billing and payment support.",
+        "sales                 0.050  █░░░░░░░░░░░░░░░░░░░░░░░  Sales and product evaluation.",
+    ]
+    assert "130 tokens, 40 of them found in memory, 222 ms" in " ".join(shown)
+    assert "the model was about to write something else" in " ".join(shown)
+
+
+@pytest.mark.parametrize(
+    ("line", "short"),
+    [
+        (
+            "Ballot-local-chat | 5/8 | 7:29:08 PM | CREATE_COMPLETE | AWS::SageMaker::Model | "
+            "Endpoint/Model (EndpointModel0F230181)",
+            "Ballot-local-chat: Model create complete",
+        ),
+        ("Ballot-local-chat: deploying... [3/3]", "Ballot-local-chat: deploying... [3/3]"),
+    ],
+    ids=["event", "other"],
+)
+def test_demo_shortens_the_progress_of_a_deployment(line: str, short: str) -> None:
+    assert stack_event(line) == short
