@@ -394,7 +394,7 @@ class TestEndpoints:
                     "SM_LLAMA_CPP_MODEL": "/opt/ml/model/SmolLM2-135M-Instruct.Q4_1.gguf",
                     "SM_LLAMA_CPP_CTX_SIZE": "2048",
                     "SM_LLAMA_CPP_N_GPU_LAYERS": "0",
-                    "SM_LLAMA_CPP_THREADS": "2",
+                    "SM_LLAMA_CPP_THREADS": "1",
                 },
             ),
             (
