@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+
+# Version 2 of the CLI else writes details of an error on lines of their own, after the error.
+_ONE_LINE_ERRORS = {"AWS_CLI_ERROR_FORMAT": "legacy"}
 
 
 class AwsError(Exception):
-    """A command failed; the text is what the AWS CLI said last, in one line."""
+    """A command failed; the text is the AWS CLI's error, in one line."""
 
     @property
     def is_missing(self) -> bool:
@@ -23,6 +27,7 @@ def aws(*arguments: str) -> None:
     try:
         ended = subprocess.run(
             ["aws", *arguments],
+            env={**os.environ, **_ONE_LINE_ERRORS},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -33,9 +38,15 @@ def aws(*arguments: str) -> None:
     except FileNotFoundError:
         raise AwsError("the AWS CLI is not installed: there is no `aws` on the PATH") from None
     if ended.returncode:
-        lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
-        reason = lines[-1] if lines else f"status {ended.returncode}"
+        reason = _reason(ended.stderr) or f"status {ended.returncode}"
         raise AwsError(f"aws {' '.join(arguments[:2])}: {reason}")
+
+
+def _reason(stderr: str) -> str:
+    """Return the line that names the error, or else the last one."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    named = [line for line in lines if "An error occurred" in line]
+    return (named or lines or [""])[-1]
 
 
 def get_object(bucket: str, key: str, path: str, *, version: str | None = None) -> None:

@@ -296,7 +296,7 @@ def test_documented_commands_are_those_that_ran() -> None:
     }
 
     ran = (
-        r"bootstrap aws://\d{12}/[a-z0-9-]+",
+        r"bootstrap -c environment=(dev|prod) aws://\d{12}/[a-z0-9-]+",
         r"(deploy|destroy) -c environment=(dev|prod) (--all|Ballot-(dev|prod)-[a-z-]+)",
     )
     assert commands

@@ -645,6 +645,38 @@ def test_a_bucket_that_cannot_be_read(
     assert hub.requests == []
 
 
+def test_the_details_that_newer_aws_clis_add_hide_no_error(
+    hub: Hub,
+    models: Models,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Version 2.31 and later end what they say with the details of the error."""
+    command = tmp_path / "bin" / "aws"
+    command.parent.mkdir()
+    command.write_text(
+        "#!/bin/sh\n"
+        'case "$2" in\n'
+        "  get-object)\n"
+        '    echo "An error occurred (NoSuchKey) when calling the GetObject operation: The '
+        'specified key does not exist." >&2\n'
+        '    printf "\\nAdditional error details:\\nKey: model-manifest.json\\n" >&2\n'
+        "    exit 254 ;;\n"
+        "  cp)\n"
+        '    echo "An error occurred (AccessDenied) when calling the PutObject operation: no" >&2\n'
+        '    printf "\\nAdditional error details:\\nHostId: x\\n" >&2\n'
+        "    exit 254 ;;\n"
+        "esac\n"
+    )
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(command.parent), prepend=os.pathsep)
+    options = ("--hub-url", hub.url, "--bucket", "artifacts")
+    assert run(hub_source("tiny.gguf"), models.sha256, *options) == 6
+    assert "(AccessDenied) when calling the PutObject" in capsys.readouterr().err
+    assert hub.requests, "a manifest that is not there does not end the build"
+
+
 def test_a_machine_without_the_aws_cli(
     hub: Hub, models: Models, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
