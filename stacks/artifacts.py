@@ -11,8 +11,9 @@ from stacks.acknowledgements import acknowledge_wildcards, objects_finding
 from stacks.artifact_bucket import ArtifactBucket
 from stacks.build_project import BuildSettings
 from stacks.checked_build import BuildWaiter
-from stacks.environment import Environment, NewVpc
-from stacks.image_builds import ImageBuilds, line_of
+from stacks.environment import Endpoint, Environment, NewVpc
+from stacks.image_builds import LINES, ImageBuilds, line_of
+from stacks.lasting_parts import LastingParts
 from stacks.model_builds import ModelBuilds
 from stacks.network import Network
 from stacks.permissions import (
@@ -30,7 +31,9 @@ class ArtifactsStack(cdk.Stack):
     """The stack that comes first and changes least: no pin of a model or an image is in it.
 
     Endpoint stacks hold the builds that wait for results, so that a build that fails takes down
-    one endpoint's deployment only, and what this stack exports never changes with a build.
+    one endpoint's deployment only. What this stack exports changes neither with a build nor with
+    what endpoints use: CloudFormation refuses to take back what a stack that is not updated yet
+    imports. Only the role of an endpoint comes and goes, with the endpoint's entry.
     """
 
     def __init__(
@@ -44,15 +47,16 @@ class ArtifactsStack(cdk.Stack):
         )
         self.settings = environment
         self.s3_bucket = self._bucket()
-        self.images = {
-            line: self._image_builds(line)
-            for line in dict.fromkeys(line_of(image) for image in environment.images)
-        }
-        self.models = self._model_builds() if environment.models else None
+        self.images = {line: self._image_builds(line) for line in LINES}
+        self.models = self._model_builds()
         self.build_waiter = self._build_waiter()
+        self.lasting_parts = {
+            endpoint.name: self._lasting_parts(endpoint) for endpoint in environment.endpoints
+        }
         self.network = (
             self._network(environment.vpc) if isinstance(environment.vpc, NewVpc) else None
         )
+        self._export()
         tag_stack(self, environment.name, environment.tags)
 
     @property
@@ -101,9 +105,7 @@ class ArtifactsStack(cdk.Stack):
         )
 
     def _build_waiter(self) -> BuildWaiter:
-        projects = [images.project for images in self.images.values()]
-        if self.models:
-            projects.append(self.models.project)
+        projects = [*(images.project for images in self.images.values()), self.models.project]
         waiter = BuildWaiter(
             self,
             "BuildWaiter",
@@ -125,7 +127,7 @@ class ArtifactsStack(cdk.Stack):
         return waiter
 
     def _network(self, vpc: NewVpc) -> Network:
-        return Network(
+        network = Network(
             self,
             "Network",
             cidr=vpc.cidr,
@@ -133,6 +135,37 @@ class ArtifactsStack(cdk.Stack):
             log_name=self._name("flows"),
             log_retention_days=self.settings.log_retention_days,
         )
+        # What comes later goes earlier: the group waits for the last network interface to go,
+        # and so the roles, which SageMaker removes interfaces with, are still there.
+        roles = [parts.role for parts in self.lasting_parts.values() if parts.role]
+        network.ec2_security_group.node.add_dependency(*roles)
+        return network
+
+    def _lasting_parts(self, endpoint: Endpoint) -> LastingParts:
+        return LastingParts(
+            self,
+            f"Endpoint-{endpoint.name}",
+            name=self._name(endpoint.name),
+            settings=endpoint,
+            repositories=[images.ecr_repository for images in self.images.values()],
+            bucket=self.s3_bucket,
+            in_vpc=bool(self.settings.vpc or endpoint.vpc),
+            log_retention_days=self.settings.log_retention_days,
+        )
+
+    def _export(self) -> None:
+        """Export all that an endpoint's stack may import, whether or not one does by now."""
+        exported = [
+            self.build_waiter.service_token,
+            *self.models.exported,
+            *(value for images in self.images.values() for value in images.exported),
+            *(parts.role_arn for parts in self.lasting_parts.values()),
+            *(self.network.exported if self.network else []),
+        ]
+        for value in exported:
+            # What exists already goes by its own name.
+            if cdk.Token.is_unresolved(value):
+                self.export_value(value)
 
     def _name(self, what: str) -> str:
         return f"ballot-{self.settings.name}-{what}"

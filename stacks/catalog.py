@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,11 @@ WHEEL = Format(pattern=r"[\w.+-]+\.whl", words="the file name of a wheel")
 OBJECT_VERSION = Format(pattern=r"[\w.+/=-]{1,1024}", words="the version id of an S3 object")
 
 
+# As `model/sources.py` reads names, which fetches what is listed here.
+_SHARD = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf")
+_MOST_SHARDS = 999
+
+
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """One GGUF, fixed by its SHA-256, and where to get it."""
@@ -67,12 +73,17 @@ class Model:
         """The name of the GGUF in the artifact; of a split one, its first shard."""
         return self._path().rsplit("/", 1)[-1]
 
+    @property
+    def s3_uris(self) -> tuple[str, ...]:
+        """The S3 objects that it comes from: all shards of the model that its URI names one of."""
+        return _all_shards(str(self.source["uri"])) if self.source["kind"] == "s3" else ()
+
     def _path(self) -> str:
         match self.source["kind"]:
             case "hub":
                 return str(self.source["files"][0])
             case "s3":
-                return str(self.source["uri"])
+                return self.s3_uris[0]
             case _:
                 return str(self.source["member"])
 
@@ -93,6 +104,16 @@ class Catalog:
 
     models: Mapping[str, Model]
     images: Mapping[ImageName, Image]
+
+
+def _all_shards(name: str) -> tuple[str, ...]:
+    match = _SHARD.fullmatch(name)
+    if match is None or not 0 < int(match["count"]) <= _MOST_SHARDS:
+        return (name,)
+    return tuple(
+        f"{match['stem']}-{index:05d}-of-{match['count']}.gguf"
+        for index in range(1, int(match["count"]) + 1)
+    )
 
 
 def read_catalog(environment: Section, problems: Problems) -> Catalog:

@@ -6,24 +6,13 @@ import json
 import shlex
 
 import aws_cdk as cdk
-from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from stacks.acknowledgements import acknowledge_wildcards, objects_finding
 from stacks.artifacts import ArtifactsStack
 from stacks.checked_build import BuildPlan, CheckedBuild
 from stacks.container_environment import container_environment
 from stacks.environment import Endpoint, ExistingVpc, Kind
 from stacks.image_builds import line_of
-from stacks.log_groups import make_log_group
-from stacks.permissions import (
-    MODELS,
-    may_join_vpc,
-    may_pull,
-    may_put_endpoint_metrics,
-    may_read_models,
-    may_write_logs,
-)
 from stacks.sagemaker_endpoint import VARIANT, ModelData, Place, SageMakerEndpoint
 from stacks.scaling import TargetTracking
 from stacks.tags import tag_stack
@@ -66,14 +55,9 @@ class EndpointStack(cdk.Stack):
         self._settings = endpoint
         self._artifacts = artifacts
         self._endpoint_name = f"ballot-{environment.name}-{endpoint.name}"
-        self.log_group = make_log_group(
-            self,
-            "Log",
-            name=f"/aws/sagemaker/Endpoints/{self._endpoint_name}",
-            retention_days=environment.log_retention_days,
-        )
-        self._images = artifacts.images[line_of(endpoint.image)]
-        self.image = self._checked_build("Image", self._images.plan(endpoint.image))
+        self.add_stack_dependency(artifacts, "The endpoint's log group and role are there first.")
+        images = artifacts.images[line_of(endpoint.image)]
+        self.image = self._checked_build("Image", images.plan(endpoint.image))
         self.model = self._checked_model()
         self.endpoint = self._endpoint()
         self._scale()
@@ -91,14 +75,14 @@ class EndpointStack(cdk.Stack):
         )
 
     def _checked_model(self) -> CheckedBuild | None:
-        settings, builds = self._settings, self._artifacts.models
+        settings = self._settings
         if settings.model is None:
             return None
-        assert builds is not None, "this is a bug: a model is used, so models are built"
-        return self._checked_build("Model", builds.plan(settings.model, settings.compression))
+        plan = self._artifacts.models.plan(settings.model, settings.compression)
+        return self._checked_build("Model", plan)
 
     def _endpoint(self) -> SageMakerEndpoint:
-        endpoint = SageMakerEndpoint(
+        return SageMakerEndpoint(
             self,
             "Endpoint",
             name=self._endpoint_name,
@@ -106,12 +90,9 @@ class EndpointStack(cdk.Stack):
             image_uri=self.image.attribute("ImageUri"),
             model_data=self._model_data(),
             environment=container_environment(self._settings),
-            role=self._role(),
+            role_arn=self._artifacts.lasting_parts[self._settings.name].role_arn,
             place=self._place(),
         )
-        # Whoever comes first makes the log group; if SageMaker did, it would outlive the stack.
-        endpoint.sagemaker_endpoint.node.add_dependency(self.log_group)
-        return endpoint
 
     def _model_data(self) -> ModelData | None:
         if self.model is None:
@@ -119,38 +100,6 @@ class EndpointStack(cdk.Stack):
         return ModelData(
             uri=self.model.attribute("ModelDataUri"), compression=self._settings.compression
         )
-
-    def _role(self) -> iam.IRole:
-        if self._settings.role_arn:
-            return iam.Role.from_role_arn(self, "Role", self._settings.role_arn, mutable=False)
-        statements = [
-            may_write_logs(self.log_group),
-            may_put_endpoint_metrics(),
-            *may_pull(self._images.ecr_repository),
-        ]
-        if self._settings.model:
-            statements += may_read_models(self._artifacts.s3_bucket)
-        if self._settings.vpc:
-            statements.append(may_join_vpc())
-        # The policy is part of the role, so that the model waits for both.
-        role = iam.Role(
-            self,
-            "Role",
-            assumed_by=iam.ServicePrincipal("sagemaker.amazonaws.com"),
-            inline_policies={"Run": iam.PolicyDocument(statements=statements)},
-        )
-        acknowledge_wildcards(
-            role,
-            "Logging in to ECR, metrics (held to SageMaker's namespaces) and network interfaces "
-            "that do not exist yet name no resource.",
-            "Resource::*",
-        )
-        acknowledge_wildcards(
-            role,
-            "An endpoint that moves from one model to another needs both meanwhile.",
-            objects_finding(self._artifacts.s3_bucket, f"{MODELS}*"),
-        )
-        return role
 
     def _place(self) -> Place | None:
         vpc = self._settings.vpc
@@ -160,10 +109,7 @@ class EndpointStack(cdk.Stack):
             return Place(subnet_ids=vpc.subnet_ids, security_group_ids=vpc.security_group_ids)
         network = self._artifacts.network
         assert network is not None, "this is a bug: a new VPC is wanted, so it is made"
-        return Place(
-            subnet_ids=[subnet.subnet_id for subnet in network.ec2_vpc.isolated_subnets],
-            security_group_ids=[network.ec2_security_group.security_group_id],
-        )
+        return Place(subnet_ids=network.subnet_ids, security_group_ids=network.security_group_ids)
 
     def _scale(self) -> None:
         scaling = self._settings.scaling

@@ -17,6 +17,7 @@ from stacks.catalog import BUILT_IMAGES, Image
 from stacks.checked_build import BuildPlan, hash_inputs
 from stacks.permissions import may_pull_bases, may_push, may_read_source
 
+LINES = (*BUILT_IMAGES, "chat")
 DOCKERFILES = {"cpu": "Dockerfile", "cuda": "Dockerfile.cuda"}
 
 _KEPT_IMAGES = 30
@@ -67,6 +68,15 @@ class ImageBuilds(Construct):
             "Logging in to ECR and to its public gallery names no resource.",
             "Resource::*",
         )
+
+    @property
+    def exported(self) -> list[str]:
+        """What the stacks that use `plan` import."""
+        return [
+            self.project.codebuild_project.project_name,
+            self.ecr_repository.repository_name,
+            self.ecr_repository.repository_arn,
+        ]
 
     def plan(self, image: Image) -> BuildPlan:
         """Return the build that makes or mirrors an image."""

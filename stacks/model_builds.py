@@ -55,6 +55,11 @@ class ModelBuilds(Construct):
             objects_finding(bucket, f"{MODELS}*"),
         )
 
+    @property
+    def exported(self) -> list[str]:
+        """What the stacks that use `plan` import."""
+        return [self.project.codebuild_project.project_name, self._bucket.bucket_name]
+
     def plan(self, model: Model, compression: Compression) -> BuildPlan:
         """Return the build that packages a model."""
         inputs = {
@@ -84,8 +89,8 @@ def _prefix(model: Model, compression: Compression) -> str:
 
 
 def _may_read_origins(models: Collection[Model]) -> list[iam.PolicyStatement]:
-    """Allow reading the S3 objects that models come from."""
-    uris = sorted({model.source["uri"] for model in models if model.source["kind"] == "s3"})
+    """Allow reading the S3 objects that models come from, each shard of a split one by name."""
+    uris = sorted({uri for model in models for uri in model.s3_uris})
     if not uris:
         return []
     objects = [f"arn:{cdk.Aws.PARTITION}:s3:::{uri.removeprefix('s3://')}" for uri in uris]

@@ -57,3 +57,6 @@ class Network(Construct):
         self.ec2_security_group.add_egress_rule(
             ec2.Peer.any_ipv4(), ec2.Port.tcp(443), "The model, from S3"
         )
+        self.subnet_ids = [subnet.subnet_id for subnet in self.ec2_vpc.isolated_subnets]
+        self.security_group_ids = [self.ec2_security_group.security_group_id]
+        self.exported = [*self.subnet_ids, *self.security_group_ids]

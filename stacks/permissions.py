@@ -33,6 +33,11 @@ def may_read_logs(groups: Sequence[logs.ILogGroup]) -> iam.PolicyStatement:
     )
 
 
+def may_find_log_streams(group: logs.ILogGroup) -> iam.PolicyStatement:
+    """Allow looking up the streams of a log group, as SageMaker does before it writes."""
+    return iam.PolicyStatement(actions=["logs:DescribeLogStreams"], resources=[group.log_group_arn])
+
+
 def may_read_source(asset: s3_assets.Asset) -> list[iam.PolicyStatement]:
     """Allow fetching one asset, as CodeBuild fetches a source."""
     return [
@@ -144,8 +149,8 @@ def may_pull_bases(images: Iterable[str]) -> list[iam.PolicyStatement]:
     ]
 
 
-def may_pull(repository: ecr.IRepository) -> list[iam.PolicyStatement]:
-    """Allow pulling from one repository."""
+def may_pull(repositories: Sequence[ecr.IRepository]) -> list[iam.PolicyStatement]:
+    """Allow pulling from some repositories."""
     return [
         iam.PolicyStatement(
             actions=[
@@ -153,7 +158,7 @@ def may_pull(repository: ecr.IRepository) -> list[iam.PolicyStatement]:
                 "ecr:BatchGetImage",
                 "ecr:GetDownloadUrlForLayer",
             ],
-            resources=[repository.repository_arn],
+            resources=[repository.repository_arn for repository in repositories],
         ),
         iam.PolicyStatement(actions=["ecr:GetAuthorizationToken"], resources=["*"]),
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sagemaker as sagemaker
 from constructs import Construct
 
@@ -48,14 +47,14 @@ class SageMakerEndpoint(Construct):
         image_uri: str,
         model_data: ModelData | None,
         environment: Mapping[str, str],
-        role: iam.IRole,
+        role_arn: str,
         place: Place | None,
     ) -> None:
         super().__init__(scope, id)
         self.sagemaker_model = sagemaker.CfnModel(
             self,
             "Model",
-            execution_role_arn=role.role_arn,
+            execution_role_arn=role_arn,
             enable_network_isolation=settings.network_isolation,
             vpc_config=_vpc_config(place),
             primary_container=sagemaker.CfnModel.ContainerDefinitionProperty(
@@ -64,8 +63,6 @@ class SageMakerEndpoint(Construct):
                 model_data_source=_model_data_source(model_data),
             ),
         )
-        # SageMaker checks when it makes the model whether the role may read image and data.
-        self.sagemaker_model.node.add_dependency(role)
         self.sagemaker_config = sagemaker.CfnEndpointConfig(
             self,
             "Config",

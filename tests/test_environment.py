@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sources import S3Source, parse_source
 from stacks.catalog import AMI_VERSIONS
 from stacks.environment import (
     Environment,
@@ -194,6 +195,7 @@ def test_an_image_of_the_environment_replaces_one_of_the_catalog() -> None:
     ("source", "file"),
     [
         ({"kind": "s3", "uri": "s3://bucket/a/b.gguf", "version": "v1"}, "b.gguf"),
+        ({"kind": "s3", "uri": "s3://bucket/b-00002-of-00002.gguf"}, "b-00001-of-00002.gguf"),
         ({**HUB_MODEL["source"], "files": ["q/a-00001-of-00002.gguf"]}, "a-00001-of-00002.gguf"),
     ],
 )
@@ -202,6 +204,29 @@ def test_the_file_of_a_model_is_that_of_its_source(source: dict[str, Any], file:
     model = read(changes).endpoints[0].model
     assert model is not None
     assert model.file == file
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a.gguf",
+        "a-00001-of-00001.gguf",
+        "a-00003-of-00003.gguf",
+        "a-00001-of-00999.gguf",
+        "a-00001-of-01000.gguf",
+        "a-00000-of-00000.gguf",
+        "a-1-of-2.gguf",
+        "a-00001-of-00002-00001-of-00003.gguf",
+    ],
+)
+def test_the_objects_of_a_model_are_those_that_its_build_fetches(name: str) -> None:
+    source = {"kind": "s3", "uri": f"s3://bucket/a-00001-of-00002.gguf/{name}"}
+    changes = {"models/mine": {**HUB_MODEL, "source": source}, "endpoints/cpu/model": "mine"}
+    model = read(changes).endpoints[0].model
+    fetched = parse_source(json.dumps(source))
+    assert isinstance(fetched, S3Source)
+    assert model is not None
+    assert model.s3_uris == tuple(f"s3://{fetched.bucket}/{key}" for key in fetched.keys)
 
 
 def test_an_endpoint_may_have_the_longest_name() -> None:

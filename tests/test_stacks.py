@@ -13,7 +13,7 @@ import pytest
 
 from adapter.settings import read_settings
 from tests.adapter_process import ROOT
-from tests.invalid_environments import HUB_MODEL, changed
+from tests.invalid_environments import CHAT, GONE, HUB_MODEL, SMALL, changed
 from tests.synthesis import ENVIRONMENTS, Synthesis, Template, only, resources, synthesize
 from tests.test_synth import EXISTING
 
@@ -29,6 +29,33 @@ DECISIONS = [
     for environment, name in ENDPOINTS
     if ENVIRONMENTS[environment]["endpoints"][name]["kind"] == "decision"
 ]
+HUB_CHAT = {
+    "kind": "chat",
+    "hub": {"repository": "owner/name", "file": "a.gguf"},
+    "network_isolation": False,
+    "vpc": False,
+    "instance_type": "ml.c7i.xlarge",
+}
+PLACE = {"subnet_ids": ["subnet-0a1b2c3d"], "security_group_ids": ["sg-0a1b2c3d"]}
+# How the table's right environment, which has endpoints cpu, gpu and chat, may change.
+MOVES: dict[str, dict[str, Any]] = {
+    "as it was": {},
+    "to a GPU": {"endpoints/cpu/instance_type": "ml.g6.xlarge"},
+    "to a CPU": {
+        "endpoints/gpu": {"kind": "decision", "model": SMALL, "instance_type": "ml.c7i.xlarge"}
+    },
+    "to another model": {"models/mine": HUB_MODEL, "endpoints/cpu/model": "mine"},
+    "to the hub": {"endpoints/chat": HUB_CHAT},
+    "to another kind": {"endpoints/cpu": CHAT},
+    "to another place": {"endpoints/cpu/vpc": PLACE, "endpoints/gpu/vpc": False},
+    "one less": {"endpoints/gpu": GONE},
+    "the hub only": {
+        "endpoints/cpu": GONE,
+        "endpoints/gpu": GONE,
+        "endpoints/chat": HUB_CHAT,
+    },
+    "one more": {"endpoints/second": CHAT},
+}
 every_environment = pytest.mark.parametrize("name", sorted(ENVIRONMENTS))
 every_endpoint = pytest.mark.parametrize(("environment", "name"), ENDPOINTS)
 
@@ -50,6 +77,19 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Template]:
     return synthesize("own", folder, settings=EXISTING).readable()
 
 
+@pytest.fixture(scope="module")
+def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Template]]:
+    """The templates of an environment with a network, as it was and after each move."""
+    return {
+        name: synthesize(
+            "dev",
+            tmp_path_factory.mktemp("cdk-moves"),
+            settings=changed({"vpc": {"cidr": "10.0.0.0/16"}, **changes}),
+        ).templates
+        for name, changes in MOVES.items()
+    }
+
+
 def one_off(folder: Path, changes: dict[str, Any]) -> dict[str, Template]:
     """Return the templates of the table's right environment with some changes."""
     return synthesize("dev", folder, settings=changed(changes)).readable()
@@ -68,6 +108,30 @@ def statements(properties: Any) -> list[Any]:
         for policy in properties.get("Policies", [])
         for statement in policy["PolicyDocument"]["Statement"]
     ]
+
+
+def always_list(value: Any) -> list[Any]:
+    """Return what a policy has one or several of."""
+    return value if isinstance(value, list) else [value]
+
+
+def lasting(templates: dict[str, Template], environment: str, endpoint: str, part: str) -> Template:
+    """Return a resource of an endpoint that is in the stack of what endpoints share."""
+    found: Template = templates[f"Ballot-{environment}-Artifacts"]["Resources"][
+        f"Endpoint-{endpoint}/{part}"
+    ]
+    return found
+
+
+def exports(templates: dict[str, Template], environment: str = "dev") -> set[str]:
+    """Return the names of what the stack that comes first exports."""
+    outputs = templates[f"Ballot-{environment}-Artifacts"]["Outputs"]
+    return {output["Export"]["Name"] for output in outputs.values()}
+
+
+def imports(template: Template) -> set[str]:
+    """Return the names of what a stack imports."""
+    return set(re.findall(r'"Fn::ImportValue": "([^"]+)"', json.dumps(template)))
 
 
 def build(template: Template, kind: str) -> Any:
@@ -120,17 +184,11 @@ class TestArtifacts:
             assert repository["EmptyOnDelete"] is True
             assert repository["LifecyclePolicy"]["LifecyclePolicyText"]["rules"]
 
-    @pytest.mark.parametrize(
-        ("name", "lines"),
-        [
-            ("local", {"cpu", "chat"}),
-            ("dev", {"cpu", "chat"}),
-            ("prod", {"cpu", "cuda", "chat"}),
-        ],
-    )
-    def test_only_the_images_in_use_are_built(
-        self, name: str, lines: set[str], templates: dict[str, Template]
+    @every_environment
+    def test_every_image_and_model_can_be_built_used_or_not(
+        self, name: str, templates: dict[str, Template]
     ) -> None:
+        lines = ("cpu", "cuda", "chat")
         template = templates[f"Ballot-{name}-Artifacts"]
         repositories = resources(template, "AWS::ECR::Repository")
         projects = {item["Name"] for item in resources(template, "AWS::CodeBuild::Project")}
@@ -221,8 +279,7 @@ class TestArtifacts:
         for template in templates.values():
             for role in resources(template, "AWS::IAM::Role"):
                 for statement in statements(role):
-                    actions = statement["Action"]
-                    listed = {actions} if isinstance(actions, str) else set(actions)
+                    listed = set(always_list(statement["Action"]))
                     assert not any("*" in action for action in listed)
                     if statement["Resource"] == "*":
                         assert {item for item in listed if item[:4] != "ec2:"} <= nameless
@@ -240,6 +297,144 @@ class TestArtifacts:
             (443, 443)
         ]
         assert only(template, "AWS::EC2::FlowLog")["LogDestinationType"] == "cloud-watch-logs"
+
+
+class TestLastingParts:
+    """What outlives an endpoint's stack: the log that tells why it failed, and the role."""
+
+    @every_endpoint
+    def test_a_failed_deployment_leaves_its_log(
+        self, environment: str, name: str, templates: dict[str, Template]
+    ) -> None:
+        assert resources(templates[f"Ballot-{environment}-{name}"], "AWS::Logs::LogGroup") == []
+        group = lasting(templates, environment, name, "Log")
+        assert group["DeletionPolicy"] == "Delete"
+        assert group["Properties"]["LogGroupName"] == (
+            f"/aws/sagemaker/Endpoints/ballot-{environment}-{name}"
+        )
+
+    @every_endpoint
+    def test_a_deleted_endpoint_leaves_its_role_to_take_network_interfaces_away(
+        self, environment: str, name: str, templates: dict[str, Template]
+    ) -> None:
+        template = templates[f"Ballot-{environment}-{name}"]
+        assert resources(template, "AWS::IAM::Role") == []
+        model = only(template, "AWS::SageMaker::Model")
+        assert model["ExecutionRoleArn"] == (
+            f"Ballot-{environment}-Artifacts:${{Endpoint-{name}/Role.Arn}}"
+        )
+        role = lasting(templates, environment, name, "Role")["Properties"]
+        assert role["AssumeRolePolicyDocument"]["Statement"][0]["Principal"] == {
+            "Service": "sagemaker.amazonaws.com"
+        }
+
+    def test_the_network_goes_before_the_roles_do(self, templates: dict[str, Template]) -> None:
+        group = templates["Ballot-prod-Artifacts"]["Resources"]["Network/SecurityGroup"]
+        assert group["DependsOn"] == [
+            f"Endpoint-{name}/Role" for name in ("chat", "decision-gpu", "decision")
+        ]
+
+    @every_environment
+    def test_the_roles_policies_are_part_of_them(
+        self, name: str, templates: dict[str, Template]
+    ) -> None:
+        for endpoint in ENVIRONMENTS[name]["endpoints"]:
+            assert statements(lasting(templates, name, endpoint, "Role")["Properties"])
+        policies = [
+            role
+            for policy in resources(templates[f"Ballot-{name}-Artifacts"], "AWS::IAM::Policy")
+            for role in policy["Roles"]
+        ]
+        assert not any("Endpoint-" in role for role in policies)
+
+    @every_environment
+    def test_endpoints_come_after_their_logs_and_roles(
+        self, name: str, environments: dict[str, Synthesis]
+    ) -> None:
+        manifest = json.loads((environments[name].folder / "manifest.json").read_text("utf-8"))
+        for endpoint in ENVIRONMENTS[name]["endpoints"]:
+            stack = manifest["artifacts"][f"Ballot-{name}-{endpoint}"]
+            assert f"Ballot-{name}-Artifacts" in stack["dependencies"]
+
+    @every_endpoint
+    def test_a_role_may_do_as_sagemaker_needs(
+        self, environment: str, name: str, templates: dict[str, Template]
+    ) -> None:
+        role = lasting(templates, environment, name, "Role")["Properties"]
+        granted = {
+            tuple(sorted(item["Action"])): item["Resource"]
+            for item in statements(role)
+            if isinstance(item["Action"], list)
+        }
+        log = ("logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
+        assert granted[log] == f"${{Endpoint-{name}/Log.Arn}}"
+        pull = (
+            "ecr:BatchCheckLayerAvailability",
+            "ecr:BatchGetImage",
+            "ecr:GetDownloadUrlForLayer",
+        )
+        assert granted[pull] == [
+            f"${{Image-{line}/Repository.Arn}}" for line in ("chat", "cpu", "cuda")
+        ]
+        may_join = "ec2:CreateNetworkInterface" in json.dumps(role)
+        assert may_join is ("vpc" in ENVIRONMENTS[environment])
+
+    def test_a_role_serves_the_old_instances_while_an_endpoint_moves(self, tmp_path: Path) -> None:
+        """Its stack is updated first, and the endpoint may move back."""
+        names = ("cpu", "chat")
+        before, after = (
+            one_off(tmp_path / str(index), changes)
+            for index, changes in enumerate([{}, {**MOVES["to a GPU"], **MOVES["to the hub"]}])
+        )
+        for name in names:
+            assert lasting(before, "dev", name, "Role") == lasting(after, "dev", name, "Role")
+
+    def test_a_place_of_an_endpoints_own_may_be_joined(self, tmp_path: Path) -> None:
+        templates = one_off(tmp_path, {"endpoints/cpu/vpc": PLACE})
+        may_join = {
+            name: "ec2:CreateNetworkInterface"
+            in json.dumps(lasting(templates, "dev", name, "Role"))
+            for name in ("cpu", "gpu", "chat")
+        }
+        assert may_join == {"cpu": True, "gpu": False, "chat": False}
+
+    def test_an_endpoints_tags_are_on_them(self, own: dict[str, Template]) -> None:
+        group = lasting(own, "own", "decision", "Log")
+        assert group["Properties"]["Tags"] == {"ballot:environment": "own", "team": "support"}
+
+
+class TestExports:
+    """CloudFormation refuses to take back an export that a stack not updated yet imports."""
+
+    @pytest.mark.parametrize("before", MOVES)
+    @pytest.mark.parametrize("after", MOVES)
+    def test_what_an_endpoint_imports_stays_whatever_changes(
+        self, before: str, after: str, variants: dict[str, dict[str, Template]]
+    ) -> None:
+        exported = exports(variants[after])
+        for stack in variants[before].keys() & variants[after].keys():
+            assert imports(variants[before][stack]) <= exported
+
+    @pytest.mark.parametrize("move", MOVES)
+    def test_only_the_roles_come_and_go_with_endpoints(
+        self, move: str, variants: dict[str, dict[str, Template]]
+    ) -> None:
+        def shared(templates: dict[str, Template]) -> set[str]:
+            return {name for name in exports(templates) if "OutputFnGetAttEndpoint" not in name}
+
+        found, before = variants[move], variants["as it was"]
+        assert shared(found) == shared(before)
+        assert len(exports(found) - shared(found)) == len(found) - 1
+
+    def test_endpoints_import_something(self, variants: dict[str, dict[str, Template]]) -> None:
+        for templates in variants.values():
+            for stack in templates.keys() - {"Ballot-dev-Artifacts"}:
+                assert len(imports(templates[stack])) >= 5
+
+    def test_what_exists_is_not_exported(self, tmp_path: Path) -> None:
+        templates = synthesize("own", tmp_path, settings=EXISTING).templates
+        assert not any("Bucket" in name for name in exports(templates, "own"))
+        assert not any("Endpointdecision" in name for name in exports(templates, "own"))
 
 
 class TestEndpoints:
@@ -272,35 +467,6 @@ class TestEndpoints:
             "S3DataType": "S3Prefix",
             "S3Uri": "${Model/Resource.ModelDataUri}",
         }
-
-    @every_endpoint
-    def test_the_model_waits_for_its_role_and_the_roles_policy(
-        self, environment: str, name: str, templates: dict[str, Template]
-    ) -> None:
-        template = templates[f"Ballot-{environment}-{name}"]
-        (model,) = [
-            resource
-            for resource in template["Resources"].values()
-            if resource["Type"] == "AWS::SageMaker::Model"
-        ]
-        assert model["DependsOn"] == ["Role"]
-        assert model["Properties"]["ExecutionRoleArn"] == "${Role.Arn}"
-        assert statements(only(template, "AWS::IAM::Role"))
-        assert resources(template, "AWS::IAM::Policy") == []
-
-    @every_endpoint
-    def test_the_endpoint_comes_after_its_log_group(
-        self, environment: str, name: str, templates: dict[str, Template]
-    ) -> None:
-        template = templates[f"Ballot-{environment}-{name}"]
-        group = only(template, "AWS::Logs::LogGroup")
-        assert group["LogGroupName"] == f"/aws/sagemaker/Endpoints/ballot-{environment}-{name}"
-        (endpoint,) = [
-            resource
-            for resource in template["Resources"].values()
-            if resource["Type"] == "AWS::SageMaker::Endpoint"
-        ]
-        assert endpoint["DependsOn"] == ["Log"]
 
     @pytest.mark.parametrize(("environment", "name"), DECISIONS)
     def test_decision_endpoints_reach_nothing(
@@ -505,13 +671,15 @@ class TestExistingParts:
             for role in resources(template, "AWS::IAM::Role")
         ]
         assert "codebuild.amazonaws.com" not in services
-        assert resources(own["Ballot-own-decision"], "AWS::IAM::Role") == []
+        assert "Endpoint-decision/Role" not in template["Resources"]
+        assert "Endpoint-own/Role" in template["Resources"]
 
     def test_existing_roles_are_used(self, own: dict[str, Template]) -> None:
         projects = resources(own["Ballot-own-Artifacts"], "AWS::CodeBuild::Project")
         assert {item["Name"]: item["ServiceRole"] for item in projects} == {
             "ballot-own-model": "arn:aws:iam::123456789012:role/models",
             "ballot-own-image-cpu": "arn:aws:iam::123456789012:role/images",
+            "ballot-own-image-cuda": "arn:aws:iam::123456789012:role/images",
             "ballot-own-image-chat": "arn:aws:iam::123456789012:role/images",
         }
         model = only(own["Ballot-own-decision"], "AWS::SageMaker::Model")
@@ -553,6 +721,23 @@ class TestExistingParts:
         readable = json.dumps([statements(role) for role in resources(template, "AWS::IAM::Role")])
         assert '"arn:${AWS::Partition}:s3:::raw/a/ours.gguf"' in readable
         assert '"arn:${AWS::Partition}:ecr:eu-west-1:763104351884:repository/llama-cpp"' in readable
+
+    @pytest.mark.parametrize("name", ["ours-00001-of-00003.gguf", "ours-00002-of-00003.gguf"])
+    def test_a_build_may_read_every_shard_and_nothing_else(self, name: str, tmp_path: Path) -> None:
+        source = {"kind": "s3", "uri": f"s3://raw/a/{name}"}
+        template = one_off(
+            tmp_path,
+            {"models/ours": {**HUB_MODEL, "source": source}, "endpoints/cpu/model": "ours"},
+        )["Ballot-dev-Artifacts"]
+        role = template["Resources"]["Model/Build/Role"]["Properties"]
+        readable = [
+            resource for item in statements(role) for resource in always_list(item["Resource"])
+        ]
+        assert [resource for resource in readable if ":::raw/" in resource] == [
+            "arn:${AWS::Partition}:s3:::raw/a/ours-00001-of-00003.gguf",
+            "arn:${AWS::Partition}:s3:::raw/a/ours-00002-of-00003.gguf",
+            "arn:${AWS::Partition}:s3:::raw/a/ours-00003-of-00003.gguf",
+        ]
 
 
 class TestBuildInputs:

@@ -1,0 +1,96 @@
+"""What of an endpoint outlives its stack: its log group, and the role that it runs as."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aws_cdk import aws_ecr as ecr
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_s3 as s3
+from constructs import Construct
+
+from stacks.acknowledgements import acknowledge_wildcards, objects_finding
+from stacks.environment import Endpoint
+from stacks.log_groups import make_log_group
+from stacks.permissions import (
+    MODELS,
+    may_find_log_streams,
+    may_join_vpc,
+    may_pull,
+    may_put_endpoint_metrics,
+    may_read_models,
+    may_write_logs,
+)
+from stacks.tags import tag
+
+
+class LastingParts(Construct):
+    """An endpoint's log group, and its execution role unless it is given one.
+
+    The log tells why a first deployment failed, once that has been rolled back. The role is what
+    SageMaker removes network interfaces with, after the endpoint is reported as deleted.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        name: str,
+        settings: Endpoint,
+        repositories: Sequence[ecr.IRepository],
+        bucket: s3.IBucket,
+        in_vpc: bool,
+        log_retention_days: int,
+    ) -> None:
+        super().__init__(scope, id)
+        # Whoever comes first makes the log group; SageMaker's would stay for ever.
+        self.log_group = make_log_group(
+            self,
+            "Log",
+            name=f"/aws/sagemaker/Endpoints/{name}",
+            retention_days=log_retention_days,
+        )
+        self.role: iam.Role | None = None
+        if settings.role_arn:
+            self.role_arn = settings.role_arn
+        else:
+            self.role = self._make_role(repositories, bucket, in_vpc)
+            self.role_arn = self.role.role_arn
+        tag(self, settings.tags)
+
+    def _make_role(
+        self, repositories: Sequence[ecr.IRepository], bucket: s3.IBucket, in_vpc: bool
+    ) -> iam.Role:
+        """Make the role, whose policy is part of it, so that whatever waits for one has both.
+
+        It may use each image and model of the environment: this stack is updated first, and until
+        the endpoint has moved, or after it has moved back, its old instances may be replaced.
+        """
+        statements = [
+            may_write_logs(self.log_group),
+            may_find_log_streams(self.log_group),
+            may_put_endpoint_metrics(),
+            *may_pull(repositories),
+            *may_read_models(bucket),
+        ]
+        if in_vpc:
+            statements.append(may_join_vpc())
+        role = iam.Role(
+            self,
+            "Role",
+            assumed_by=iam.ServicePrincipal("sagemaker.amazonaws.com"),
+            inline_policies={"Run": iam.PolicyDocument(statements=statements)},
+        )
+        acknowledge_wildcards(
+            role,
+            "Logging in to ECR, metrics (held to SageMaker's namespaces) and network interfaces "
+            "that do not exist yet name no resource.",
+            "Resource::*",
+        )
+        acknowledge_wildcards(
+            role,
+            "An endpoint that moves from one model to another needs both meanwhile.",
+            objects_finding(bucket, f"{MODELS}*"),
+        )
+        return role
