@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +37,13 @@ class Engine:
             raise self.error
         logits = np.arange(10, dtype=np.float32)
         return Forward(logits, encoded.input_tokens, 0, self.seconds)
+
+    def cached_tokens(self, encoded: Encoded) -> int:
+        return 0
+
+    def at_stake(self, encoded: Encoded, others: Sequence[Encoded]) -> int:
+        """A prompt of three segments is in memory, and lost to any other."""
+        return 100 * (len(encoded.segments) == 3 and len(others) > 0)
 
 
 class Bench:
@@ -224,4 +231,33 @@ def test_decisions_with_equal_leading_segments_are_scored_side_by_side() -> None
         encoded(0, head, two, (6,)),
     )
 
-    assert grouped(items) == [0, 3, 1, 4, 2]
+    assert grouped(items, lambda item: 0) == [0, 3, 1, 4, 2]
+    # What memory holds most of comes first.
+    warm: dict[tuple[tuple[int, ...], ...], int] = {(head, two): 50, (head,): 10}
+    assert grouped(items, lambda item: warm.get(item.segments[:-1], 0)) == [1, 4, 2, 0, 3]
+
+
+def test_a_decision_that_would_lose_its_state_is_scored_before_others() -> None:
+    bench = Bench()
+    cold = encoded(30)
+    warm = encoded(0, (1,), (2, 2), (3,))
+
+    async def ask(item: Encoded) -> Any:
+        with bench.admission.enter() as permit:
+            return await permit.score((item,))
+
+    async def scenario() -> None:
+        bench.engine.released.release()
+        await ask(encoded(10))  # now there is a rate
+        await bench.entered()
+        running = asyncio.ensure_future(ask(encoded(20)))
+        await bench.entered()
+        waiting = [asyncio.ensure_future(ask(item)) for item in (cold, warm, cold)]
+        await asyncio.sleep(0)
+        bench.engine.released.release(4)
+        await asyncio.gather(running, *waiting)
+
+        assert [len(ids) for ids in bench.engine.order] == [10, 20, 4, 30, 30]
+
+    with bench.working():
+        run(scenario())

@@ -177,7 +177,7 @@ def test_the_image_ends_with_a_decision_scored_over_the_libraries(image: Image) 
     assert (ended.stderr, ended.returncode) == ("", 0)
     (loaded,) = map(json.loads, ended.stdout.splitlines())
     assert loaded["event"] == "model_loaded"
-    assert loaded["reuse"] == "tail removal"
+    assert loaded["reuse"] == "tail removal and snapshots"
     assert (loaded["file"], loaded["backends"]) == ("tiny.gguf", ["CPU"])
 
 

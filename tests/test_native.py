@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import re
 from typing import Any
 
@@ -99,6 +100,7 @@ def test_the_model_is_named_in_full(client: httpx.Client, support_route: dict[st
         "sha256": hashlib.sha256(DEMO_MODEL.read_bytes()).hexdigest(),
         "architecture": "llama",
         "quantization": "Q4_1",
+        "tensor_type": "q4_1",
         "context_tokens": 4096,
         "gpu_layers": 0,
         "backends": ["CPU"],
@@ -191,6 +193,149 @@ def test_scoring_names_the_defaults(client: httpx.Client, support_route: dict[st
 
     assert numbers(ask(client, {**support_route, "scoring": {}})["result"]) == numbers(plain)
     assert numbers(ask(client, {"scoring": scoring, **support_route})["result"]) == numbers(plain)
+
+
+def test_criterion_first_is_another_prompt_with_the_same_question(
+    client: httpx.Client, support_route: dict[str, Any]
+) -> None:
+    plain = ask(client, support_route)["result"]
+    result = ask(client, {**support_route, "scoring": {"layout": "criterion_first"}})["result"]
+    before, message, after = re.split(r"(\{.*\})", SUPPORT_ROUTE_PROMPT)
+    state = json.loads(message)["evidence"]
+    rest = message.removeprefix(f'{{"evidence": {json.dumps(state)}, ').removesuffix("}")
+    prompt = f'{before}{{{rest}, "evidence": {json.dumps(state)}}}{after}'
+
+    assert list(result) == RESULT_FIELDS
+    assert result["prompt_version"] == "criterion-first-v1"
+    assert result["prompt_sha256"] == hashlib.sha256(prompt.encode()).hexdigest()
+    assert result["input_tokens"] == pytest.approx(plain["input_tokens"], abs=3)
+    assert numbers(result) != numbers(plain)
+
+
+def test_criterion_first_finds_criterion_and_options_in_memory(
+    client: httpx.Client, support_route: dict[str, Any]
+) -> None:
+    support_route["scoring"] = {"layout": "criterion_first"}
+    ask(client, support_route)
+    for state in ("First.", "Second.", {"third": [3]}):
+        support_route["decision"]["state"] = state
+        result = ask(client, support_route)["result"]
+
+        # What is left is the state and the end of the template.
+        assert result["input_tokens"] - result["cached_tokens"] < 24
+
+
+def two_orders(client: httpx.Client, decision: dict[str, Any], **scoring: Any) -> dict[str, Any]:
+    request = {"decision": decision, "scoring": {"orders": 2, **scoring}}
+    result: dict[str, Any] = ask(client, request)["result"]
+    return result
+
+
+def turned(decision: dict[str, Any]) -> dict[str, Any]:
+    return {**decision, "options": decision["options"][::-1]}
+
+
+ORDER_FIELDS = [
+    "probabilities",
+    "option_logits",
+    "answer_token_ids",
+    "input_tokens",
+    "cached_tokens",
+    "allowed_token_mass",
+    "prompt_sha256",
+]
+
+
+@pytest.mark.parametrize("layout", ["evidence_first", "criterion_first"])
+def test_two_orders_are_the_two_decisions_averaged(
+    client: httpx.Client, support_route: dict[str, Any], layout: str
+) -> None:
+    decision = support_route["decision"]
+    result = two_orders(client, decision, layout=layout)
+    declared, turned_over = (
+        ask(client, {"decision": item, "scoring": {"orders": 1, "layout": layout}})["result"]
+        for item in (decision, turned(decision))
+    )
+    first, second = result["orders"]
+
+    assert list(result) == [*RESULT_FIELDS, "orders", "orders_agree"]
+    assert list(first) == list(second) == ORDER_FIELDS
+    assert numbers(first) == numbers(declared)
+    assert first["prompt_sha256"] == result["prompt_sha256"] == declared["prompt_sha256"]
+    # The second order's numbers stand in the order of the request, not of its prompt.
+    for name in ("probabilities", "option_logits", "answer_token_ids"):
+        assert second[name] == turned_over[name][::-1]
+    assert second["prompt_sha256"] == turned_over["prompt_sha256"]
+    assert result["answer_token_ids"] == [49, 50, 51]
+
+    pairs = list(zip(declared["probabilities"], turned_over["probabilities"][::-1], strict=True))
+    means = [math.sqrt(one * other) for one, other in pairs]
+    assert result["probabilities"] == pytest.approx([mean / sum(means) for mean in means])
+    logits = zip(declared["option_logits"], turned_over["option_logits"][::-1], strict=True)
+    assert result["option_logits"] == pytest.approx([(one + other) / 2 for one, other in logits])
+    masses = declared["allowed_token_mass"] + turned_over["allowed_token_mass"]
+    assert result["allowed_token_mass"] == pytest.approx(masses / 2)
+    best = [order["probabilities"].index(max(order["probabilities"])) for order in (first, second)]
+    assert result["orders_agree"] is (best[0] == best[1])
+
+
+def test_two_orders_are_accounted_for_together(
+    client: httpx.Client, support_route: dict[str, Any]
+) -> None:
+    decision = {**support_route["decision"], "state": "twice " * 70}
+    before = client.get("/metrics").text
+    result = two_orders(client, decision)
+    first, second = result["orders"]
+
+    assert result["input_tokens"] == first["input_tokens"] + second["input_tokens"]
+    assert result["cached_tokens"] == first["cached_tokens"] + second["cached_tokens"]
+    # The second order finds the state that the first has decoded.
+    assert second["cached_tokens"] > first["cached_tokens"] + 70
+    decoded = counted(client.get("/metrics").text) - counted(before)
+    assert decoded == result["input_tokens"] - result["cached_tokens"]
+
+
+def counted(exposition: str) -> float:
+    name = "ballot_tokens_decoded_total "
+    line = next(line for line in exposition.splitlines() if line.startswith(name))
+    return float(line.removeprefix(name))
+
+
+@pytest.mark.parametrize("options", [2, 3, 7])
+def test_turning_the_options_over_turns_the_answer_over_and_nothing_else(
+    client: httpx.Client, support_route: dict[str, Any], options: int
+) -> None:
+    for state in ("", "Short.", "A longer one. " * 20):
+        decision = {
+            **support_route["decision"],
+            "state": state,
+            "options": [
+                {"id": str(index), "description": f"{'x' * index} number {index}"}
+                for index in range(options)
+            ],
+        }
+        one, other = (two_orders(client, item) for item in (decision, turned(decision)))
+
+        assert other["option_ids"] == one["option_ids"][::-1]
+        assert other["probabilities"] == one["probabilities"][::-1]
+        assert other["option_logits"] == one["option_logits"][::-1]
+        for name in ("allowed_token_mass", "orders_agree", "input_tokens"):
+            assert other[name] == one[name]
+        hashes = [order["prompt_sha256"] for order in one["orders"]]
+        assert [order["prompt_sha256"] for order in other["orders"]] == hashes[::-1]
+
+
+def test_the_defaults_can_be_set(support_route: dict[str, Any]) -> None:
+    running = AdapterProcess(BALLOT_LAYOUT="criterion_first", BALLOT_ORDERS="2").wait_ready()
+    with running as adapter, adapter.client() as client:
+        result = ask(client, support_route)["result"]
+        single = ask(client, {**support_route, "scoring": {"orders": 1}})["result"]
+        several = ask(client, {"decisions": [support_route["decision"]]})["results"]
+
+    assert (result["prompt_version"], len(result["orders"])) == ("criterion-first-v1", 2)
+    assert single["prompt_version"] == "criterion-first-v1"
+    assert list(single) == RESULT_FIELDS
+    assert numbers(several[0]) == numbers(result)
 
 
 @pytest.mark.parametrize(

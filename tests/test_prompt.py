@@ -98,7 +98,34 @@ def test_cuts_fall_around_the_state() -> None:
     prompt = write_prompt(decision("STATE", "q", "x", "y"), plain_template(), LABELS)
 
     assert prompt.content[: prompt.head_end] == '{"evidence":'
-    assert prompt.content[prompt.head_end : prompt.state_end] == ' "STATE", "criterion":'
+    assert prompt.content[prompt.head_end : prompt.prefix_end] == ' "STATE", "criterion":'
+
+
+def test_criterion_first_is_the_documented_layout() -> None:
+    documented = (ROOT / "docs" / "prompt.md").read_text()
+    asked = decision("STATE", "QUESTION", "DESCRIPTION", "y")
+    prompt = write_prompt(asked, plain_template(), LABELS, "criterion_first")
+
+    assert prompt.version == "criterion-first-v1"
+    assert f"`{prompt.version}`" in documented
+    assert prompt.content == (
+        '{"criterion": "QUESTION", "options": [{"letter": "A", "description": "DESCRIPTION"}, '
+        '{"letter": "B", "description": "y"}], "evidence": "STATE"}'
+    )
+    assert prompt.content[: prompt.head_end] == '{"criterion":'
+    assert prompt.content[prompt.prefix_end :] == ' "STATE"}'
+
+
+def test_both_layouts_hold_the_same_json() -> None:
+    asked = decision({"b": [1, None], "a": "é"}, "Q?", "x", "y")
+    first, second = (
+        json.loads(write_prompt(asked, plain_template(), LABELS, layout).content)
+        for layout in ("evidence_first", "criterion_first")
+    )
+
+    assert first == second
+    assert list(first) == ["evidence", "criterion", "options"]
+    assert list(second) == ["criterion", "options", "evidence"]
 
 
 def test_template_that_refuses_a_system_message_gets_it_in_the_user_message() -> None:

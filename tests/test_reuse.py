@@ -1,35 +1,41 @@
-"""Reuse: the same decision gives the same bits, whatever the context holds of earlier ones.
+"""Reuse: the same decision gives the same bits, whatever memory holds of earlier ones.
 
 What is expected comes from llama.cpp itself: a context made for one decision, which decodes the
-decision's segments from the start and is thrown away.
+decision's segments from the start and is thrown away. Where the model has a sliding window, each
+segment but the last is followed by a move into yet another new context, by way of a snapshot.
 """
 
 from __future__ import annotations
 
 import ctypes
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from adapter.decision import Decision, Option
 from adapter.engine import (
     BATCH_TOKENS,
+    NO_REUSE,
+    SNAPSHOTS,
+    TAIL_REMOVAL,
+    TAIL_REMOVAL_AND_SNAPSHOTS,
     Cancelled,
     Engine,
+    Logits,
     Reuse,
-    Snapshots,
-    TailRemoval,
+    reuse_candidates,
     start_engine,
 )
+from adapter.errors import ScoringError
 from adapter.llama import Context, Library, Model
 from adapter.prompt import plain_template, render_template
+from adapter.state_cache import Snapshot, StateCache
 from adapter.tokens import Encoded, Encoder
 from tests.adapter_process import GEMMA_MODEL
 from tests.gguf_models import write_hybrid_model, write_tiny_model
@@ -45,8 +51,6 @@ TEXT = (
 )
 WORDS = TEXT.split()
 
-Logits = npt.NDArray[np.float32]
-
 
 @dataclass
 class Bench:
@@ -56,6 +60,7 @@ class Bench:
     encoder: Encoder
     context: Context
     reuse: Reuse
+    cache: StateCache
     engine: Engine
     expected: dict[tuple[tuple[int, ...], ...], Logits] = field(default_factory=dict)
 
@@ -65,9 +70,14 @@ class Bench:
     def fresh(self, encoded: Encoded) -> Logits:
         """Return the logits that a context made for `encoded` alone gives, once computed."""
         if encoded.segments not in self.expected:
-            api = self.model.library.api
-            self.expected[encoded.segments] = decode_alone(api, self.model.handle, encoded)
+            self.expected[encoded.segments] = decode_alone(self.model, encoded)
         return self.expected[encoded.segments]
+
+    def forget(self) -> None:
+        """Empty the context and the cache."""
+        self.engine.start_empty()
+        for prefix in list(self.cache._entries):
+            self.cache.drop(prefix)
 
     def state_of(self, least_tokens: int, seed: int) -> str:
         """Return a state that is a segment of at least so many tokens, and hardly more."""
@@ -80,28 +90,48 @@ class Bench:
                 return " ".join(words)
 
 
-def decode_alone(api: Any, model: Any, encoded: Encoded) -> Logits:
-    """Decode `encoded` in a context of its own, through llama.cpp's C functions alone."""
-    params = api.llama_context_default_params()
-    params.n_ctx = CONTEXT_TOKENS
-    params.n_batch = params.n_ubatch = 512
-    params.n_outputs_max = 1
-    params.n_threads = params.n_threads_batch = THREADS
-    context = api.llama_init_from_model(model, params)
-    assert context
+def decode_alone(model: Model, encoded: Encoded) -> Logits:
+    """Decode `encoded` in contexts of its own, through llama.cpp's C functions alone."""
+    api = model.library.api
+    context = new_context(model)
     position = 0
-    for segment in encoded.segments:
+    for index, segment in enumerate(encoded.segments):
         for start in range(0, len(segment), 512):
             chunk = segment[start : start + 512]
             tokens = (ctypes.c_int32 * len(chunk))(*chunk)
             # Without positions and flags: it goes on behind what there is, the last one is read.
             assert api.llama_decode(context, api.llama_batch_get_one(tokens, len(chunk))) == 0
             position += len(chunk)
+        if api.llama_model_n_swa(model.handle) > 0 and index < len(encoded.segments) - 1:
+            context = moved(model, context)
     assert position == encoded.input_tokens
-    size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
+    size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model.handle))
     logits = np.array(api.llama_get_logits_ith(context, -1)[:size], np.float32)
     api.llama_free(context)
     return logits
+
+
+def new_context(model: Model) -> Any:
+    params = model.library.api.llama_context_default_params()
+    params.n_ctx = CONTEXT_TOKENS
+    params.n_batch = params.n_ubatch = 512
+    params.n_outputs_max = 1
+    params.n_threads = params.n_threads_batch = THREADS
+    context = model.library.api.llama_init_from_model(model.handle, params)
+    assert context
+    return context
+
+
+def moved(model: Model, context: Any) -> Any:
+    """Return a new context that holds what a snapshot of `context` does, and free that."""
+    api = model.library.api
+    size = api.llama_state_seq_get_size(context, 0)
+    buffer = (ctypes.c_uint8 * size)()
+    assert api.llama_state_seq_get_data(context, buffer, size, 0) == size
+    api.llama_free(context)
+    fresh = new_context(model)
+    assert api.llama_state_seq_set_data(fresh, buffer, size, 0) == size
+    return fresh
 
 
 @pytest.fixture(scope="session")
@@ -140,8 +170,9 @@ def open_bench(model: Model) -> Iterator[Bench]:
     with closing(
         Context(model, tokens=CONTEXT_TOKENS, threads=THREADS, batch_tokens=BATCH_TOKENS)
     ) as context:
-        reuse: Reuse = Snapshots(context) if model.is_recurrent else TailRemoval(context)
-        yield Bench(model, encoder, context, reuse, Engine(context, reuse))
+        reuse, *_ = reuse_candidates(is_recurrent=model.is_recurrent, window=model.window_tokens)
+        cache = StateCache(max_bytes=1 << 30, max_entries=1000)
+        yield Bench(model, encoder, context, reuse, cache, Engine(context, reuse, cache))
 
 
 @pytest.fixture(scope="module", params=["demo_model", "gemma_model"])
@@ -170,10 +201,19 @@ def cancel_after(decodes: int, bench: Bench, encoded: Encoded) -> None:
     assert next(calls) == decodes + 1
 
 
+def check_forward(bench: Bench, engine: Engine, decision: Encoded, cached: int) -> None:
+    assert engine.cached_tokens(decision) == cached
+    forward = engine.forward(decision, never)
+    assert np.isfinite(forward.logits).all()
+    assert np.array_equal(forward.logits, bench.fresh(decision))
+    assert forward.cached_tokens == cached
+    assert forward.decoded_tokens + forward.cached_tokens == sum(map(len, decision.segments))
+
+
 def check_reuse(bench: Bench) -> None:
-    """Ask in an order in which nothing, the head, or the head and the state can be kept."""
-    bench.engine.reset()
-    long_state, state = bench.state_of(513, seed=1), bench.state_of(64, seed=2)
+    """Ask in an order in which nothing, the head, or the head and the state are in memory."""
+    bench.forget()
+    long_state, state = bench.state_of(1100, seed=1), bench.state_of(64, seed=2)
     long, long_again = bench.encode(long_state, 0), bench.encode(long_state, 1)
     medium, medium_again = bench.encode(state, 0), bench.encode(state, 1)
     short = bench.encode("Short.", 0)
@@ -183,84 +223,111 @@ def check_reuse(bench: Bench) -> None:
     head_and_state = head + len(medium.segments[1])
     for decision, cached in [
         (long, 0),
+        (long_again, head_and_long),  # the context holds it still
+        (short, head),
+        (medium, head),
+        (medium_again, head_and_state),
+        (medium_again, head_and_state),
+        (long, head_and_long),  # from the cache
         (long_again, head_and_long),
+        (medium, head_and_state),
         (short, head),
-        (medium, head),
-        (medium_again, head_and_state),
-        (medium_again, head_and_state),
-        (short, head),
-        (medium, head),
+        (medium, head_and_state),
     ]:
         check_forward(bench, bench.engine, decision, cached)
-    cancel_after(1, bench, bench.encode(bench.state_of(64, seed=3), 0))
-    check_forward(bench, bench.engine, short, 0)
-    check_forward(bench, bench.engine, medium_again, head)
+    bench.cache.drop(long.segments[:2])
+    check_forward(bench, bench.engine, long_again, head)  # computed again
+    bench.engine.start_empty()
+    check_forward(bench, bench.engine, medium, head_and_state)  # from an empty context
+    bench.forget()
+    check_forward(bench, bench.engine, medium_again, 0)
     # So that equal bits above mean something.
     assert not np.array_equal(bench.fresh(medium), bench.fresh(medium_again))
 
 
-def check_forward(bench: Bench, engine: Engine, decision: Encoded, cached: int) -> None:
-    forward = engine.forward(decision, never)
-    assert np.isfinite(forward.logits).all()
-    assert np.array_equal(forward.logits, bench.fresh(decision))
-    assert forward.cached_tokens == cached
-    assert forward.decoded_tokens + forward.cached_tokens == sum(map(len, decision.segments))
+def test_each_memory_gets_its_mechanism(
+    tiny_model: Model, hybrid_model: Model, gemma_model: Model
+) -> None:
+    names = [
+        [
+            reuse.name
+            for reuse in reuse_candidates(
+                is_recurrent=model.is_recurrent, window=model.window_tokens
+            )
+        ]
+        for model in (tiny_model, hybrid_model, gemma_model)
+    ]
+    assert names == [
+        ["tail removal and snapshots", "tail removal", "none"],
+        ["snapshots", "none"],
+        ["canonical snapshots", "tail removal", "none"],
+    ]
 
 
 def test_real_models_give_the_same_bits_whatever_is_kept(real: Bench) -> None:
-    assert real.reuse.name == "tail removal"
     check_reuse(real)
 
 
 def test_small_models_give_the_same_bits_whatever_is_kept(small: Bench) -> None:
-    is_hybrid = small.model.metadata("general.architecture") == "qwen35"
-    assert small.reuse.name == ("snapshots" if is_hybrid else "tail removal")
     check_reuse(small)
 
 
+def test_a_window_makes_the_layout_matter(gemma_model: Model) -> None:
+    """Why snapshots are canonical there: a context that was never restored gives other bits."""
+    with open_bench(gemma_model) as bench:
+        state = bench.state_of(1100, seed=1)
+        decision = bench.encode(state, 0)
+        longer = replace(decision, segments=(*decision.segments[:2], decision.segments[2] * 2))
+        direct = Engine(bench.context, TAIL_REMOVAL, bench.cache).forward(longer, never)
+        bench.forget()
+        assert not np.array_equal(direct.logits, bench.fresh(longer))
+        check_forward(bench, bench.engine, longer, 0)
+        check_forward(bench, bench.engine, longer, sum(map(len, longer.segments[:2])))
+
+
 def test_many_decisions_in_a_random_order(small: Bench) -> None:
-    small.engine.reset()
+    """With room for a few states only, so that each of them leaves and comes back."""
     lengths = (64, 65, 128, 200, 511, 512, 513, 700, 1025)
     states = [small.state_of(length, seed=length) for length in lengths]
     states += ["", "Short.", "A state that is too short to be worth a decode."]
     decisions = [small.encode(state, question) for state in states for question in range(3)]
     random.Random(3).shuffle(decisions)
-    held: Encoded | None = None
-    kept = []
+    cache = StateCache(max_bytes=1 << 30, max_entries=4)
+    engine = Engine(small.context, small.reuse, cache)
+    engine.start_empty()
+    whole = 0
     for decision in [*decisions, *reversed(decisions)]:
-        cached = tokens_in_common(held, decision)
-        check_forward(small, small.engine, decision, cached)
-        kept.append(cached > len(decision.segments[0]))
-        held = decision
-    # A state was met again by chance, and by far not always.
-    assert 3 < sum(kept) < 20
-
-
-def tokens_in_common(held: Encoded | None, asked: Encoded) -> int:
-    """Return the tokens of the segments, but for the last, with which both prompts start."""
-    tokens = 0
-    for ours, theirs in zip(held.segments if held else (), asked.segments[:-1], strict=False):
-        if ours != theirs:
-            break
-        tokens += len(ours)
-    return tokens
+        cached = engine.cached_tokens(decision)
+        head, *state = map(len, decision.segments[:-1])
+        assert cached in (0, head, head + sum(state))
+        whole += bool(state) and cached == head + sum(state)
+        check_forward(small, engine, decision, cached)
+        assert len(cache) <= 4
+    assert cache.evictions > 10
+    assert (cache.hits, cache.hits + cache.misses) == (
+        whole,
+        2 * sum(len(item.segments) == 3 for item in decisions),
+    )
+    # A state was met again, and by far not always.
+    assert 5 < whole < 40
 
 
 @pytest.mark.parametrize("decodes", [0, 1, 2, 3])
-def test_a_cancelled_decision_leaves_no_trace(decodes: int, small: Bench) -> None:
+def test_a_cancelled_decision_leaves_only_whole_marks(decodes: int, small: Bench) -> None:
     state = small.state_of(513, seed=1)
     first, second = small.encode(state, 0), small.encode(state, 1)
+    head, long, _ = map(len, first.segments)
     # Head, two chunks of state, rest: four decodes, each of which can be the first left out.
-    small.engine.reset()
+    small.forget()
     cancel_after(decodes, small, first)
-    check_forward(small, small.engine, second, 0)
+    check_forward(small, small.engine, second, [0, head, head, head + long][decodes])
     # With the state in memory only the rest is left.
     cancel_after(0, small, first)
-    check_forward(small, small.engine, first, 0)
+    check_forward(small, small.engine, first, head + long)
 
 
 def test_a_decision_is_decoded_in_512_tokens_at_most_at_a_time(small: Bench) -> None:
-    small.engine.reset()
+    small.forget()
     asked = count()
 
     def is_cancelled() -> bool:
@@ -279,118 +346,314 @@ def test_states_of_the_same_length_are_told_apart(small: Bench) -> None:
     head, state, rest = first.segments
     assert state[9] != state[10]
     second = replace(first, segments=(head, (*state[:9], state[10], state[9], *state[11:]), rest))
-    small.engine.reset()
+    small.forget()
     check_forward(small, small.engine, first, 0)
     check_forward(small, small.engine, second, len(head))
-    check_forward(small, small.engine, first, len(head))
+    check_forward(small, small.engine, first, len(head) + len(state))
     assert not np.array_equal(small.fresh(first), small.fresh(second))
 
 
-def test_snapshots_of_what_came_later_are_dropped(small: Bench) -> None:
-    """They would be of other prompts, and pile up."""
-    snapshots = Snapshots(small.context)
-    small.engine.reset()
-    small.context.decode((10,), position=0, want_logits=False)
-    for position in (1, 30, 20):
-        snapshots.mark(position)
-    assert not snapshots.rewind(30)
-    assert snapshots.rewind(20)
-    assert snapshots.rewind(1)
-    assert not snapshots.rewind(20)
+def test_a_state_that_is_a_prefix_of_another(small: Bench) -> None:
+    longer = small.encode(small.state_of(200, seed=2), 0)
+    head, state, rest = longer.segments
+    shorter = replace(longer, segments=(head, state[:100], rest))
+    small.forget()
+    check_forward(small, small.engine, shorter, 0)
+    check_forward(small, small.engine, longer, len(head))
+    check_forward(small, small.engine, shorter, len(head) + 100)
+    check_forward(small, small.engine, longer, len(head) + len(state))
 
 
-def test_reuse_that_keeps_its_word_stays(small: Bench) -> None:
-    small.engine.reset()
-    probe = small.encode(small.state_of(64, seed=2), 0)
-    assert start_engine(small.context, small.reuse, [probe]).reuse is small.reuse
+def test_the_same_tokens_cut_elsewhere_are_another_prompt(small: Bench) -> None:
+    first = small.encode(small.state_of(200, seed=2), 0)
+    head, state, rest = first.segments
+    second = replace(first, segments=(head, state[:100], state[100:] + rest))
+    small.forget()
+    check_forward(small, small.engine, first, 0)
+    check_forward(small, small.engine, second, len(head))
+    check_forward(small, small.engine, first, len(head) + len(state))
 
 
-class KeepsTheTail:
-    """Says that it cut the sequence back, and leaves it as it is."""
+def test_states_that_fill_the_context_exactly(small: Bench) -> None:
+    base = small.encode(small.state_of(64, seed=2), 0)
+    head, state, rest = base.segments
+    room = CONTEXT_TOKENS - len(head) - len(rest)
+    full = replace(base, segments=(head, (state * CONTEXT_TOKENS)[:room], rest))
+    assert full.input_tokens == CONTEXT_TOKENS
+    over = replace(base, segments=(head, (state * CONTEXT_TOKENS)[: room + 1], rest))
+    small.forget()
+    check_forward(small, small.engine, full, 0)
+    check_forward(small, small.engine, base, len(head))
+    check_forward(small, small.engine, full, len(head) + room)
+    with pytest.raises(ScoringError, match="does not fit"):
+        small.engine.forward(over, never)
+    # The context is not trusted any more, nor what the prompt that failed went on from.
+    assert full.segments[:1] not in small.cache
+    check_forward(small, small.engine, base, len(head) + len(state))
+    check_forward(small, small.engine, full, len(head) + room)
 
-    name = "broken"
 
-    def mark(self, position: int) -> None:
-        pass
+@pytest.mark.parametrize("max_bytes", [0, 1, 200_000])
+def test_a_cache_too_small_costs_time_but_no_bit(max_bytes: int, small: Bench) -> None:
+    cache = StateCache(max_bytes=max_bytes, max_entries=1000)
+    engine = Engine(small.context, small.reuse, cache)
+    engine.start_empty()
+    states = [small.state_of(length, seed=length) for length in (1025, 64, 513)]
+    for question in (0, 1):
+        for state in states:
+            decision = small.encode(state, question)
+            check_forward(small, engine, decision, engine.cached_tokens(decision))
+            assert cache.held_bytes <= max_bytes
+    # Of 1,025 tokens no model here has a snapshot of so few bytes.
+    assert small.encode(states[0], 0).segments[:2] not in cache
+    assert bool(len(cache)) == (max_bytes == 200_000)
 
-    def rewind(self, position: int) -> bool:
-        return True
+
+def test_both_layouts_and_both_orders_meet_in_one_cache(small: Bench) -> None:
+    decision = Decision("d", small.state_of(64, seed=5), QUESTIONS[0], OPTIONS)
+    encoder = small.encoder
+    asked = [
+        encoder.encode(item, layout=layout)
+        for layout in ("evidence_first", "criterion_first")
+        for item in (decision, decision.reversed())
+    ]
+    small.forget()
+    heads = [len(item.segments[0]) for item in asked]
+    prefixes = [sum(map(len, item.segments[:-1])) for item in asked]
+    # The state comes first in one layout, and the options, in their order, in the other.
+    expected = [0, prefixes[1], 0, heads[3]]
+    for item, cached in zip(asked, expected, strict=True):
+        check_forward(small, small.engine, item, cached)
+    for item, cached in zip(asked, prefixes, strict=True):
+        check_forward(small, small.engine, item, cached)
+    other = replace(decision, state=small.state_of(64, seed=6))
+    for order, cached in zip((other, other.reversed()), prefixes[2:], strict=True):
+        check_forward(small, small.engine, encoder.encode(order, layout="criterion_first"), cached)
 
 
-class Forgets:
-    """Brings back an empty context instead of the marked one."""
+def test_what_is_at_stake(small: Bench) -> None:
+    def encode(seed: int) -> Encoded:
+        return small.encode(small.state_of(200, seed), 0)
 
-    name = "broken"
+    states = [encode(seed) for seed in range(4)]
+    short = small.encode("Short.", 0)
+    small.forget()
+    engine = Engine(small.context, small.reuse, StateCache(max_bytes=1 << 30, max_entries=3))
+    state_tokens = len(states[0].segments[1])
+    assert engine.at_stake(states[0], states) == 0  # nothing is there yet
+    engine.forward(states[0], never)
+    assert engine.at_stake(short, states) == 0  # of a head there always is another
+    assert engine.at_stake(states[0], []) == 0
+    assert engine.at_stake(states[0], [states[0], short, states[1]]) == 0  # there is room
+    assert engine.at_stake(states[0], [states[1], states[2]]) == state_tokens
+    nothing_kept = Engine(small.context, small.reuse, StateCache(max_bytes=0, max_entries=0))
+    nothing_kept.start_empty()
+    nothing_kept.forward(states[0], never)
+    in_context = small.reuse is not SNAPSHOTS
+    assert nothing_kept.at_stake(states[0], [short]) == state_tokens * in_context
+
+
+# --- start-up
+
+
+def probe_of(bench: Bench) -> Encoded:
+    return bench.encode("Short.", 0)
+
+
+def test_a_proven_engine_keeps_the_head_and_nothing_else(small: Bench) -> None:
+    cache = StateCache(max_bytes=1 << 20, max_entries=10)
+    candidates = reuse_candidates(
+        is_recurrent=small.model.is_recurrent, window=small.model.window_tokens
+    )
+    started = start_engine(small.context, cache, probe_of(small), candidates)
+    assert started.engine.reuse is candidates[0]
+    assert started.engine.cache is cache
+    assert list(cache._entries) == [probe_of(small).segments[:1]]
+    assert (cache.hits, cache.misses, cache.evictions) == (0, 0, 0)
+    check_forward(small, started.engine, probe_of(small), len(probe_of(small).segments[0]))
+
+
+def test_gemmas_mechanism_is_proven_at_start_up(gemma_model: Model) -> None:
+    with open_bench(gemma_model) as bench:
+        candidates = reuse_candidates(is_recurrent=False, window=512)
+        probe = probe_of(bench)
+        started = start_engine(bench.context, bench.cache, probe, candidates)
+        assert started.engine.reuse is candidates[0]
+        check_forward(bench, started.engine, probe, len(probe.segments[0]))
+
+
+class Lying:
+    """A context that does not do what it says, in one of its operations."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        self.context = context
 
-    def mark(self, position: int) -> None:
-        pass
+    def decode(self, tokens: tuple[int, ...], *, position: int, want_logits: bool) -> None:
+        self.context.decode(tokens, position=position, want_logits=want_logits)
 
-    def rewind(self, position: int) -> bool:
-        self._context.clear()
+    def logits(self) -> Logits:
+        return self.context.logits()
+
+    def truncate(self, position: int) -> bool:
+        return self.context.truncate(position)
+
+    def clear(self, *, wipe: bool) -> None:
+        self.context.clear(wipe=wipe)
+
+    def snapshot_size(self) -> int:
+        return self.context.snapshot_size()
+
+    def snapshot(self) -> Snapshot:
+        return self.context.snapshot()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self.context.restore(snapshot)
+
+
+class KeepsTheTail(Lying):
+    """Says that it cut the sequence back, and leaves it as it is."""
+
+    def truncate(self, position: int) -> bool:
         return True
 
 
-class RestoresAnother:
-    """Brings back another prompt of the same length."""
+class KeepsTheTailBehindTheHead(Lying):
+    """Cuts off short tails, such as those behind a state, and no others."""
 
-    name = "broken"
-
-    def __init__(self, context: Context, other: tuple[tuple[int, ...], ...]) -> None:
-        self._context = context
-        position = 0
-        context.clear()
-        for segment in other[:2]:
-            context.decode(segment, position=position, want_logits=False)
-            position += len(segment)
-        self._saved = context.snapshot()
-        context.clear()
-
-    def mark(self, position: int) -> None:
-        pass
-
-    def rewind(self, position: int) -> bool:
-        self._context.restore(self._saved)
+    def truncate(self, position: int) -> bool:
+        self.context.truncate(position + 1)
         return True
 
 
-class Refuses:
-    """Cannot rewind, and says so."""
+class ForgetsTheHead(Lying):
+    """Loses the first token when it cuts."""
 
-    name = "refuses"
+    def truncate(self, position: int) -> bool:
+        done = self.context.truncate(position)
+        api, memory = self.context._api, self.context._memory
+        return done and bool(api.llama_memory_seq_rm(memory, 0, 0, 1))
 
-    def mark(self, position: int) -> None:
-        pass
 
-    def rewind(self, position: int) -> bool:
+class RestoresNothing(Lying):
+    """Brings back an empty context instead of the one that was saved."""
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self.context.clear(wipe=False)
+
+
+class RestoresTheFirst(Lying):
+    """Brings back the snapshot that it was first given of each size."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.first: dict[int, Snapshot] = {}
+
+    def snapshot(self) -> Snapshot:
+        snapshot = self.context.snapshot()
+        return self.first.setdefault(len(snapshot), snapshot)
+
+
+class RestoresAnotherLayer(Lying):
+    """Saves zeros at the end of a snapshot: the values of the last layer's last tokens."""
+
+    def snapshot(self) -> Snapshot:
+        snapshot = self.context.snapshot()
+        snapshot[-64:] = 0
+        return snapshot
+
+
+class Refuses(Lying):
+    """Cannot cut, and says so."""
+
+    def truncate(self, position: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("broken", ["keeps the tail", "forgets", "restores another"])
-def test_reuse_that_lies_is_found_out_at_start_up(broken: str, small: Bench) -> None:
-    state = small.state_of(64, seed=2)
-    probe = small.encode(state, 0)
-    # The same state with two tokens swapped: it is cut at the same position.
-    head, middle, rest = probe.segments
-    assert middle[-2] != middle[-3]
-    swapped = (head, (*middle[:-3], middle[-2], middle[-3], middle[-1]), rest)
-    makers: dict[str, Callable[[], Reuse]] = {
-        "keeps the tail": KeepsTheTail,
-        "forgets": lambda: Forgets(small.context),
-        "restores another": lambda: RestoresAnother(small.context, swapped),
-    }
-    small.engine.reset()
-    engine = start_engine(small.context, makers[broken](), [probe])
-    assert engine.reuse.name == "none"
+class CannotSave(Lying):
+    """Fails to take a snapshot, and says so."""
+
+    def snapshot(self) -> Snapshot:
+        raise ScoringError("llama.cpp could not save its state")
+
+
+CUTTERS = [KeepsTheTail, KeepsTheTailBehindTheHead, ForgetsTheHead]
+RESTORERS = [RestoresNothing, RestoresTheFirst, RestoresAnotherLayer, CannotSave]
+
+
+@pytest.mark.parametrize("broken", [*CUTTERS, *RESTORERS], ids=lambda kind: kind.__name__)
+def test_a_memory_that_lies_is_found_out_at_start_up(broken: type[Lying], small: Bench) -> None:
+    probe = probe_of(small)
+    candidates = reuse_candidates(
+        is_recurrent=small.model.is_recurrent, window=small.model.window_tokens
+    )
+    cache = StateCache(max_bytes=1 << 30, max_entries=1000)
+    small.forget()
+    engine = start_engine(broken(small.context), cache, probe, candidates).engine
+    if broken in CUTTERS:
+        # A hybrid is never cut.
+        assert engine.reuse is (SNAPSHOTS if small.model.is_recurrent else NO_REUSE)
+    else:
+        assert engine.reuse is (NO_REUSE if small.model.is_recurrent else TAIL_REMOVAL)
+    state, other = small.state_of(64, seed=2), small.state_of(65, seed=3)
     for question in (0, 1, 0):
-        check_forward(small, engine, small.encode(state, question), 0)
+        for asked in (state, other):
+            decision = small.encode(asked, question)
+            check_forward(small, engine, decision, engine.cached_tokens(decision))
 
 
-def test_reuse_that_refuses_costs_time_but_no_bit(small: Bench) -> None:
+@pytest.mark.parametrize("broken", RESTORERS, ids=lambda kind: kind.__name__)
+def test_a_window_whose_restores_are_wrong_is_found_out(
+    broken: type[Lying], gemma_model: Model
+) -> None:
+    """There a cold prompt is restored too, and so as wrong as a cached one."""
+    with open_bench(gemma_model) as bench:
+        candidates = reuse_candidates(is_recurrent=False, window=512)
+        started = start_engine(broken(bench.context), bench.cache, probe_of(bench), candidates)
+        assert started.engine.reuse is TAIL_REMOVAL
+
+
+def test_a_memory_that_refuses_costs_time_but_no_bit(tiny_model: Model) -> None:
+    with open_bench(tiny_model) as small:
+        state = small.state_of(64, seed=2)
+        engine = Engine(
+            Refuses(small.context), TAIL_REMOVAL, StateCache(max_bytes=0, max_entries=0)
+        )
+        engine.start_empty()
+        for question in (0, 1):
+            decision = small.encode(state, question)
+            forward = engine.forward(decision, never)
+            assert np.array_equal(forward.logits, small.fresh(decision))
+            assert forward.cached_tokens == 0
+        both = Engine(Refuses(small.context), TAIL_REMOVAL_AND_SNAPSHOTS, small.cache)
+        both.start_empty()
+        for question, cached in ((0, 0), (1, 1)):
+            decision = small.encode(state, question)
+            forward = both.forward(decision, never)
+            assert np.array_equal(forward.logits, small.fresh(decision))
+            assert forward.cached_tokens == cached * sum(map(len, decision.segments[:2]))
+
+
+class TurnsNan(Lying):
+    """Gives logits that are not finite, when told to."""
+
+    is_broken = False
+
+    def logits(self) -> Logits:
+        logits = self.context.logits()
+        if self.is_broken:
+            logits[7] = np.nan
+        return logits
+
+
+def test_a_prompt_whose_logits_are_not_finite_leaves_nothing(small: Bench) -> None:
+    memory = TurnsNan(small.context)
+    engine = Engine(memory, small.reuse, small.cache)
+    small.forget()
     state = small.state_of(64, seed=2)
-    engine = Engine(small.context, Refuses())
-    engine.reset()
-    for question in (0, 1):
-        check_forward(small, engine, small.encode(state, question), 0)
+    check_forward(small, engine, small.encode(state, 0), 0)
+    memory.is_broken = True
+    with pytest.raises(ScoringError, match="not finite"):
+        engine.forward(small.encode(state, 1), never)
+    memory.is_broken = False
+    assert len(small.cache) == 0
+    check_forward(small, engine, small.encode(state, 1), 0)

@@ -160,6 +160,8 @@ def test_prompt_hash_is_of_the_models_own_rendering(
 def test_shared_state_is_decoded_once(
     client: httpx.Client, llama: Llama, shared_state: dict[str, Any]
 ) -> None:
+    for decision in shared_state["decisions"]:
+        decision["state"]["asked_by"] = "this test, so that the state is new to the cache"
     first, second = score(client, shared_state)["results"]
     ids = [whole_prompt(llama, decision) for decision in shared_state["decisions"]]
     shared = next(at for at, pair in enumerate(zip(*ids, strict=False)) if pair[0] != pair[1])
@@ -188,7 +190,7 @@ def bits(result: dict[str, Any]) -> tuple[list[float], list[float], float]:
 def test_unequal_states_are_grouped_and_answered_in_request_order(
     client: httpx.Client, support_route: dict[str, Any]
 ) -> None:
-    states = ["word " * 100, "other " * 100] * 2
+    states = ["new to the cache " + "word " * 100, "new to the cache, too " + "other " * 100] * 2
     decisions = [
         {**copy.deepcopy(support_route["decision"]), "id": f"d{index}", "state": state}
         for index, state in enumerate(states)

@@ -22,6 +22,8 @@ def test_nothing_set_gives_the_documented_deployment() -> None:
     assert (settings.max_body_bytes, settings.max_decisions) == (1_048_576, 64)
     assert settings.request_timeout_seconds == 55
     assert settings.drain_timeout_seconds == 25
+    assert (settings.state_cache_mb, settings.state_cache_entries) == (512, 4096)
+    assert (settings.layout, settings.orders) == ("evidence_first", 1)
     assert settings.threads is None
     assert settings.gpu_layers == 0
 
@@ -43,6 +45,10 @@ def test_every_variable_is_read() -> None:
         "BALLOT_REQUEST_TIMEOUT_SECONDS": "0.5",
         "BALLOT_BODY_TIMEOUT_SECONDS": "1",
         "BALLOT_DRAIN_TIMEOUT_SECONDS": "3600",
+        "BALLOT_STATE_CACHE_MB": "0",
+        "BALLOT_STATE_CACHE_ENTRIES": "7",
+        "BALLOT_LAYOUT": "criterion_first",
+        "BALLOT_ORDERS": "2",
         "BALLOT_LOG_LEVEL": "DEBUG",
     }
 
@@ -62,6 +68,10 @@ def test_every_variable_is_read() -> None:
         request_timeout_seconds=0.5,
         body_timeout_seconds=1.0,
         drain_timeout_seconds=3600.0,
+        state_cache_mb=0,
+        state_cache_entries=7,
+        layout="criterion_first",
+        orders=2,
         log_level="debug",
     )
     assert set(environment) == set(variables())

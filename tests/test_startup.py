@@ -42,6 +42,10 @@ BAD_VALUES = {
     "BALLOT_REQUEST_TIMEOUT_SECONDS": ("nan", "more than 0, to 3600"),
     "BALLOT_BODY_TIMEOUT_SECONDS": ("0", "more than 0, to 3600"),
     "BALLOT_DRAIN_TIMEOUT_SECONDS": ("inf", "more than 0, to 3600"),
+    "BALLOT_STATE_CACHE_MB": ("-1", "0 to 1048576"),
+    "BALLOT_STATE_CACHE_ENTRIES": ("1e3", "0 to 1000000"),
+    "BALLOT_LAYOUT": ("evidence", "evidence_first, criterion_first"),
+    "BALLOT_ORDERS": ("3", "1 or 2"),
     "BALLOT_LOG_LEVEL": ("loud", "debug, info, warning, error"),
 }
 

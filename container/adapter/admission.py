@@ -2,8 +2,8 @@
 
 A request takes a `Permit` before its body is read, and gives it back when its answer is ready.
 The permits bound memory and waiting; the worker takes requests in the order in which their
-prompts were ready. All of `Admission` runs on the event loop but `work`, which is the worker's:
-the two meet in a queue of jobs and in each job's future.
+prompts were ready, but for what `schedule` says. All of `Admission` runs on the event loop but
+`work`, which is the worker's: the two meet in a queue of jobs and in each job's future.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,6 +22,7 @@ from typing import Protocol
 from adapter.engine import Cancelled, Forward
 from adapter.errors import ScoringFailed, Unavailable
 from adapter.lifecycle import Lifecycle
+from adapter.schedule import Line
 from adapter.scorer import Scored, score
 from adapter.tokens import Encoded
 
@@ -33,6 +34,10 @@ class Scorer(Protocol):
     """What the worker needs of an engine; `adapter.engine.Engine` is one."""
 
     def forward(self, encoded: Encoded, is_cancelled: Callable[[], bool]) -> Forward: ...
+
+    def cached_tokens(self, encoded: Encoded) -> int: ...
+
+    def at_stake(self, encoded: Encoded, others: Sequence[Encoded]) -> int: ...
 
 
 class Observer(Protocol):
@@ -57,6 +62,7 @@ class _Job:
     encoded: tuple[Encoded, ...]
     submitted: float
     deadline: float
+    overtaken: int = 0
     result: Future[Answer] = field(default_factory=Future)
     abandoned: threading.Event = field(default_factory=threading.Event)
 
@@ -165,9 +171,33 @@ class Admission:
 
     def work(self, engine: Scorer) -> None:
         """Score jobs on the calling thread, one after another, until `stop`."""
-        while (job := self._jobs.get()) is not None:
-            if not job.abandoned.is_set():
+        line: Line[_Job] = Line()
+        is_open = True
+        while is_open or line:
+            is_open = self._fill(line, wait=not line) and is_open
+            line.drop(lambda job: job.abandoned.is_set())
+            if line:
+                job = self._next(line, engine)
                 job.settle(self._outcome(job, engine))
+
+    def _fill(self, line: Line[_Job], *, wait: bool) -> bool:
+        """Move the jobs that have come into `line`; False once there will be no more."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                job = self._jobs.get(block=wait)
+                if job is None:
+                    return False
+                line.join(job)
+                wait = False
+        return True
+
+    def _next(self, line: Line[_Job], engine: Scorer) -> _Job:
+        rate = self._tokens_per_second
+        return line.take(
+            now=self._clock(),
+            at_stake=lambda job, others: _at_stake(engine, job, others),
+            seconds=None if rate is None else lambda job: job.input_tokens / rate,
+        )
 
     def _outcome(self, job: _Job, engine: Scorer) -> Answer | Exception:
         started = self._clock()
@@ -192,9 +222,8 @@ class Admission:
 
     def _score_all(self, job: _Job, engine: Scorer) -> tuple[Scored, ...]:
         """Score the job's decisions, those that share a state one after another."""
-        scored = {
-            index: self._score(job, job.encoded[index], engine) for index in grouped(job.encoded)
-        }
+        order = grouped(job.encoded, engine.cached_tokens)
+        scored = {index: self._score(job, job.encoded[index], engine) for index in order}
         return tuple(scored[index] for index in range(len(job.encoded)))
 
     def _score(self, job: _Job, encoded: Encoded, engine: Scorer) -> Scored:
@@ -220,12 +249,19 @@ class Admission:
         )
 
 
-def grouped(encoded: tuple[Encoded, ...]) -> list[int]:
+def _at_stake(engine: Scorer, job: _Job, others: Sequence[_Job]) -> int:
+    between = [item for other in others for item in other.encoded]
+    return max(engine.at_stake(item, between) for item in job.encoded)
+
+
+def grouped(encoded: tuple[Encoded, ...], cached_tokens: Callable[[Encoded], int]) -> list[int]:
     """Return the indices of `encoded`, those with equal leading segments side by side.
 
-    Groups come in the order of their first member, and keep the order within.
+    Groups that memory holds most of come first, before others push them out, and else in the
+    order of their first member. Members keep their order.
     """
     groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
     for index, item in enumerate(encoded):
         groups.setdefault(item.segments[:-1], []).append(index)
-    return [index for members in groups.values() for index in members]
+    warmest_first = sorted(groups.values(), key=lambda members: -cached_tokens(encoded[members[0]]))
+    return [index for members in warmest_first for index in members]

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+LAYOUTS = ("evidence_first", "criterion_first")
+ORDERS = (1, 2)
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How decisions are to be scored: where the state stands, and in how many option orders."""
+
+    layout: str = LAYOUTS[0]
+    orders: int = ORDERS[0]
 
 
 @dataclass(frozen=True)
@@ -24,3 +35,7 @@ class Decision:
     state: Json
     question: str
     options: tuple[Option, ...]
+
+    def reversed(self) -> Decision:
+        """Return the same decision with its options in the other order."""
+        return replace(self, options=self.options[::-1])

@@ -1,22 +1,27 @@
-"""Decodes prompts so that the same prompt gives the same bits, and no token twice in a row.
+"""Decodes prompts so that the same prompt gives the same bits, and no token that memory holds.
 
-A prompt's segments are fixed by the prompt alone. What the context still holds of the last prompt
-is kept up to the last segment that both share; a cold prompt runs the very same decodes as one
-that finds its head and state in memory, and so gets the very same logits.
+A prompt's segments are fixed by the prompt alone. The end of every segment but the last is a mark:
+a place that later prompts may start from. The context still holds the marks of the last prompt,
+and a cache holds snapshots of marks across prompts; a cold prompt runs the very same decodes,
+from the very same memory, as one that finds its marks, and so gets the very same logits.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from adapter.errors import ScoringError
+from adapter.state_cache import Prefix, Segment, Snapshot, StateCache
 from adapter.tokens import Encoded
+
+Logits: TypeAlias = npt.NDArray[np.float32]
 
 # Prefill is compute-bound from about 64 tokens on, and 512 was the fastest size measured.
 BATCH_TOKENS = 512
@@ -27,15 +32,17 @@ class Memory(Protocol):
 
     def decode(self, tokens: tuple[int, ...], *, position: int, want_logits: bool) -> None: ...
 
-    def logits(self) -> npt.NDArray[np.float32]: ...
+    def logits(self) -> Logits: ...
 
     def truncate(self, position: int) -> bool: ...
 
-    def clear(self) -> None: ...
+    def clear(self, *, wipe: bool) -> None: ...
 
-    def snapshot(self) -> bytes: ...
+    def snapshot_size(self) -> int: ...
 
-    def restore(self, snapshot: bytes) -> None: ...
+    def snapshot(self) -> Snapshot: ...
+
+    def restore(self, snapshot: Snapshot) -> None: ...
 
 
 class Cancelled(Exception):
@@ -46,103 +53,89 @@ class Cancelled(Exception):
 class Forward:
     """One forward pass: float32 logits of shape (vocabulary,), and what it cost."""
 
-    logits: npt.NDArray[np.float32]
+    logits: Logits
     decoded_tokens: int
     cached_tokens: int
     seconds: float
 
 
-class Reuse(Protocol):
-    """A way to bring the context back to an earlier position."""
+class Cuts(Enum):
+    """Behind which marks the context can be cut off without a trace."""
+
+    ANY = "any"
+    LAST = "last"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """A way to bring a context back to a mark.
+
+    `restores`: snapshots taken at marks bring the context back. `canonical`: a cold prompt, too,
+    goes on from its own snapshot, taken and restored at each mark. A snapshot leaves out what the
+    sliding `window` of some layers, in tokens, no longer sees; a restored context is then laid out
+    otherwise than one that was only decoded, and the layout moves bits.
+    """
 
     name: str
-
-    def mark(self, position: int) -> None:
-        """Note that the context now holds exactly `position` tokens, and may come back here."""
-
-    def rewind(self, position: int) -> bool:
-        """Bring the context back to a marked `position`; False when it cannot."""
+    cuts: Cuts
+    restores: bool = False
+    canonical: bool = False
+    window: int = 0
 
 
-class TailRemoval:
-    """Cuts off what comes after the position: attention memories allow it at any place."""
-
-    name = "tail removal"
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-
-    def mark(self, position: int) -> None:
-        """Nothing to note: any position will do."""
-
-    def rewind(self, position: int) -> bool:
-        """Cut the sequence back to `position`."""
-        return self._memory.truncate(position)
+TAIL_REMOVAL_AND_SNAPSHOTS = Reuse("tail removal and snapshots", Cuts.ANY, restores=True)
+SNAPSHOTS = Reuse("snapshots", Cuts.NONE, restores=True)
+CANONICAL_SNAPSHOTS = Reuse("canonical snapshots", Cuts.LAST, restores=True, canonical=True)
+TAIL_REMOVAL = Reuse("tail removal", Cuts.ANY)
+NO_REUSE = Reuse("none", Cuts.NONE)
 
 
-class Snapshots:
-    """Saves the whole state at each mark: for memories with a running state."""
+def reuse_candidates(*, is_recurrent: bool, window: int) -> tuple[Reuse, ...]:
+    """Return the ways to try, best first, for a model's memory; the last one is always right.
 
-    name = "snapshots"
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self._saved: dict[int, bytes] = {}
-
-    def mark(self, position: int) -> None:
-        """Save the state at `position` and drop those of later positions."""
-        self._forget_after(position)
-        self._saved[position] = self._memory.snapshot()
-
-    def rewind(self, position: int) -> bool:
-        """Restore the state saved at `position`, if there is one."""
-        if position not in self._saved:
-            return False
-        self._memory.restore(self._saved[position])
-        self._forget_after(position)
-        return True
-
-    def _forget_after(self, position: int) -> None:
-        self._saved = {at: state for at, state in self._saved.items() if at <= position}
-
-
-class NoReuse:
-    """Decodes every prompt from its start: slow, and always right."""
-
-    name = "none"
-
-    def mark(self, position: int) -> None:
-        """Nothing to note."""
-
-    def rewind(self, position: int) -> bool:
-        """Refuse."""
-        return False
+    A running state cannot be cut. Behind a sliding window, canonical snapshots give a cold prompt
+    and a cached one the same layout by construction, whatever the length of the state.
+    """
+    canonical = replace(CANONICAL_SNAPSHOTS, window=window)
+    if is_recurrent:
+        return (replace(canonical, cuts=Cuts.NONE) if window else SNAPSHOTS, NO_REUSE)
+    return (canonical if window else TAIL_REMOVAL_AND_SNAPSHOTS, TAIL_REMOVAL, NO_REUSE)
 
 
 class Engine:
-    """Runs forward passes on one context, keeping the segments that the next prompt shares."""
+    """Runs forward passes on one context, each from the longest prefix that memory holds."""
 
-    def __init__(self, memory: Memory, reuse: Reuse) -> None:
+    def __init__(self, memory: Memory, reuse: Reuse, cache: StateCache) -> None:
         self._memory = memory
         self.reuse = reuse
-        self._resident: list[tuple[int, ...]] = []
+        self.cache = cache
+        # The segments whose ends are marks in the context, and whether anything is behind them.
+        self._marked: list[Segment] = []
+        self._at_mark = True
 
     def forward(self, encoded: Encoded, is_cancelled: Callable[[], bool]) -> Forward:
         """Return the logits after the last token of `encoded`.
 
         Raises:
             Cancelled: `is_cancelled` answered True between two decodes.
-            ScoringError: llama.cpp failed. The next call starts from an empty context.
+            ScoringError: llama.cpp failed, or gave logits that are not finite. Nothing of this
+                prompt is kept.
         """
         start = time.perf_counter()
+        prefix = encoded.segments[:-1]
         try:
-            kept = self._keep_shared(encoded.segments)
-            cached = _length(encoded.segments[:kept])
-            self._decode(encoded.segments[kept:], is_cancelled)
+            found = self._recall(prefix)
+            self._decode(encoded.segments, found, is_cancelled)
             logits = self._memory.logits()
-        except BaseException:
-            self.reset()
+            if not np.isfinite(logits).all():
+                raise ScoringError("the model returned logits that are not finite")
+        except Cancelled:
             raise
+        except BaseException:
+            self._distrust(prefix)
+            raise
+        cached = _length(prefix[:found])
         return Forward(
             logits=logits,
             decoded_tokens=encoded.input_tokens - cached,
@@ -150,71 +143,205 @@ class Engine:
             seconds=time.perf_counter() - start,
         )
 
-    def reset(self) -> None:
-        """Forget everything, so that the next prompt is decoded from its start."""
-        self._resident = []
-        self._memory.clear()
+    def cached_tokens(self, encoded: Encoded) -> int:
+        """Return how many leading tokens of `encoded` a forward pass would find in memory now."""
+        prefix = encoded.segments[:-1]
+        shared = _shared(self._marked, prefix)
+        for length in range(len(prefix), 0, -1):
+            if length <= shared and self._can_cut(length):
+                return _length(prefix[:length])
+            if self.reuse.restores and prefix[:length] in self.cache:
+                return _length(prefix[:length])
+        return 0
 
-    def _keep_shared(self, segments: tuple[tuple[int, ...], ...]) -> int:
-        """Bring the context back to the segments shared with `segments`; return how many."""
-        # The last segment is decoded in any case: its last position has the logits.
-        shared = 0
-        for ours, theirs in zip(self._resident, segments[:-1], strict=False):
-            if ours != theirs:
-                break
-            shared += 1
-        position = _length(self._resident[:shared])
-        if shared and shared < len(self._resident) and not self.reuse.rewind(position):
-            shared = 0
-        if shared == 0:
-            self.reset()
-        self._resident = self._resident[:shared]
-        return shared
+    def at_stake(self, encoded: Encoded, others: Sequence[Encoded]) -> int:
+        """Return how many tokens of `encoded` are in memory, but not after scoring `others`."""
+        prefix = encoded.segments[:-1]
+        if len(prefix) < 2 or self.cached_tokens(encoded) < _length(prefix):
+            return 0
+        pushing = [other.segments[:-1] for other in others if len(other.segments) > 2]
+        if self.cache.outlasts(prefix, pushing):
+            return 0
+        new = {other for other in pushing if other not in self.cache} - {prefix}
+        if self.cache.outlasts(prefix, list(new)):
+            return 0
+        return _length(prefix[1:])
+
+    def start_empty(self, *, wipe: bool = False) -> None:
+        """Forget what the context holds, and `wipe` it; what the cache holds stays."""
+        self._marked = []
+        self._at_mark = True
+        self._memory.clear(wipe=wipe)
+
+    def _distrust(self, prefix: Prefix) -> None:
+        """Forget the context, and the snapshots that the prompt that failed may have come from."""
+        for length in range(1, len(prefix) + 1):
+            self.cache.drop(prefix[:length])
+        self.start_empty(wipe=True)
+
+    def _recall(self, prefix: Prefix) -> int:
+        """Bring the context to the longest part of `prefix` in memory; return its segments."""
+        self.cache.touch(prefix)
+        found = self._bring_back(prefix)
+        if len(prefix) > 1:
+            self.cache.hits += found == len(prefix)
+            self.cache.misses += found < len(prefix)
+        return found
+
+    def _bring_back(self, prefix: Prefix) -> int:
+        shared = _shared(self._marked, prefix)
+        for length in range(len(prefix), 0, -1):
+            if length <= shared and self._cut(length):
+                return length
+            snapshot = self.cache.get(prefix[:length]) if self.reuse.restores else None
+            if snapshot is not None:
+                self._memory.restore(snapshot)
+                self._marked = list(prefix[:length])
+                self._at_mark = True
+                return length
+        self.start_empty()
+        return 0
+
+    def _can_cut(self, length: int) -> bool:
+        if length == len(self._marked) and self._at_mark:
+            return True
+        is_last = length == len(self._marked)
+        return self.reuse.cuts is Cuts.ANY or (self.reuse.cuts is Cuts.LAST and is_last)
+
+    def _cut(self, length: int) -> bool:
+        """Cut off what is behind the first `length` marked segments; False where that fails."""
+        if not self._can_cut(length):
+            return False
+        is_there = length == len(self._marked) and self._at_mark
+        if not is_there and not self._memory.truncate(_length(self._marked[:length])):
+            return False
+        del self._marked[length:]
+        self._at_mark = True
+        return True
 
     def _decode(
-        self, segments: tuple[tuple[int, ...], ...], is_cancelled: Callable[[], bool]
+        self, segments: tuple[Segment, ...], found: int, is_cancelled: Callable[[], bool]
     ) -> None:
-        for index, segment in enumerate(segments):
+        position = _length(segments[:found])
+        for index, segment in enumerate(segments[found:], found):
             is_last = index == len(segments) - 1
-            position = _length(self._resident)
             for start in range(0, len(segment), BATCH_TOKENS):
                 if is_cancelled():
                     raise Cancelled
                 chunk = segment[start : start + BATCH_TOKENS]
                 ends = start + len(chunk) == len(segment)
+                self._at_mark = False
                 self._memory.decode(chunk, position=position + start, want_logits=is_last and ends)
-            self._resident.append(segment)
+            position += len(segment)
             if not is_last:
-                self.reuse.mark(position + len(segment))
+                self._mark(segment)
+
+    def _mark(self, segment: Segment) -> None:
+        """Note that the context holds exactly the prompt up to `segment`'s end, and save it."""
+        self._marked.append(segment)
+        self._at_mark = True
+        if not self.reuse.restores:
+            return
+        prefix = tuple(self._marked)
+        is_kept = self.cache.reserve(prefix, self._memory.snapshot_size())
+        if not (is_kept or self.reuse.canonical):
+            return
+        snapshot = self._memory.snapshot()
+        if is_kept:
+            self.cache.add(prefix, snapshot)
+        if self.reuse.canonical:
+            self._memory.restore(snapshot)
 
 
-def start_engine(memory: Memory, reuse: Reuse, probes: Sequence[Encoded]) -> Engine:
-    """Return an engine on `memory` that has scored `probes`, its reuse proven by them.
+@dataclass(frozen=True)
+class Started:
+    """An engine whose reuse is proven, and logits that it gave meanwhile."""
 
-    The probes are scored in order, the first of them cold, and then again backwards, so that each
-    finds in memory what the one before left. If that moves a single bit of their logits, the
-    engine returned decodes every prompt whole.
+    engine: Engine
+    logits: Logits
+
+
+def start_engine(
+    memory: Memory, cache: StateCache, probe: Encoded, candidates: Sequence[Reuse]
+) -> Started:
+    """Return an engine with the first of `candidates` that moves no bit of `probe`'s logits.
+
+    The last of them is taken unproven: it must be one that is always right.
 
     Raises:
-        ScoringError: the first probe cannot be scored at all.
+        ScoringError: the probe cannot be scored at all.
     """
-    engine = Engine(memory, reuse)
-    first = engine.forward(probes[0], _never).logits
-    try:
-        logits = [first, *(engine.forward(probe, _never).logits for probe in probes[1:])]
-        again = [engine.forward(probe, _never).logits for probe in probes[::-1]]
-        if all(map(np.array_equal, logits[::-1], again)):
-            return engine
-    except ScoringError:
-        # A context that was not brought back where it should be makes llama.cpp fail.
-        pass
-    engine.reset()
-    return Engine(memory, NoReuse())
+    for reuse in candidates[:-1]:
+        engine = Engine(memory, reuse, StateCache(max_bytes=1 << 62, max_entries=1 << 30))
+        engine.start_empty()
+        try:
+            logits = _proven_logits(engine, probe)
+        except ScoringError:
+            # A context that was not brought back where it should be makes llama.cpp fail.
+            continue
+        if logits is not None:
+            _keep_head(engine, cache, probe)
+            return Started(engine, logits)
+    engine = Engine(memory, candidates[-1], cache)
+    engine.start_empty()
+    return Started(engine, engine.forward(probe, _never).logits)
+
+
+def _proven_logits(engine: Engine, probe: Encoded) -> Logits | None:
+    """Score parts of `probe` in every way that the engine can come to them; None when a bit moves.
+
+    The parts are its head, one of two short states, and its last token, so that a start costs
+    little more than the head.
+    """
+    head, *others = probe.segments
+    body: Segment = tuple(token for segment in others for token in segment)
+    one = replace(probe, segments=(head, body[:2], body[-1:]))
+    two = replace(probe, segments=(head, body[2:4], body[-1:]))
+
+    def logits(encoded: Encoded) -> Logits:
+        return engine.forward(encoded, _never).logits
+
+    reuse = engine.reuse
+    engine.reuse = replace(reuse, canonical=False)
+    direct = logits(one)
+    engine.reuse = reuse
+    # From here on each starts from the head, cut or restored, until its state is in memory.
+    other = logits(two)
+    engine.cache.drop(one.segments[:-1])
+    again = logits(one)
+    other_restored = logits(two)
+    other_in_context = logits(two)
+    same = np.array_equal(other, other_restored) and np.array_equal(other, other_in_context)
+    # Two states that give the same logits are one that was taken for the other.
+    same = same and not np.array_equal(other, direct)
+    # Beyond the window, a canonical context is rightly laid out otherwise than a direct one.
+    if not reuse.canonical or one.input_tokens <= reuse.window:
+        same = same and np.array_equal(direct, again)
+    return other if same else None
+
+
+def _keep_head(engine: Engine, cache: StateCache, probe: Encoded) -> None:
+    """Go on with `cache`, and of the probes keep only the head."""
+    head = probe.segments[:1]
+    snapshot = engine.cache.get(head)
+    if snapshot is not None and cache.reserve(head, snapshot.nbytes):
+        cache.add(head, snapshot)
+    engine.cache = cache
 
 
 def _never() -> bool:
     return False
 
 
-def _length(segments: list[tuple[int, ...]] | tuple[tuple[int, ...], ...]) -> int:
+def _shared(marked: Sequence[Segment], prefix: Prefix) -> int:
+    """Return how many leading segments both have in common."""
+    shared = 0
+    for ours, theirs in zip(marked, prefix, strict=False):
+        if ours != theirs:
+            break
+        shared += 1
+    return shared
+
+
+def _length(segments: Sequence[Segment]) -> int:
     return sum(len(segment) for segment in segments)

@@ -12,6 +12,7 @@ import os
 import re
 import threading
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -61,7 +62,11 @@ KNOWN_DEFAULTS: dict[str, dict[str, int | float | bool]] = {
 # ggml_backend_dev_type in ggml-backend.h.
 _DEVICE_KINDS = ("cpu", "gpu", "integrated-gpu", "accelerator", "meta")
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
-_LOG_LEVEL_ERROR = 4
+_REPACKED = re.compile(r"repack tensor \S+ with (\w+?)_\d+x\d+")
+_TENSORS_OF_TYPE = re.compile(r"- type\s+(\w+):\s+(\d+) tensors")
+_LOG_LEVEL_DEBUG, _LOG_LEVEL_ERROR = 1, 4
+_PIECE_BYTES = 64
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ class Library:
         self.api = _import_bindings(lib_dir)
         self.lines: deque[str] = deque(maxlen=200)
         self.errors: deque[str] = deque(maxlen=20)
+        self.repacked: set[str] = set()
         # The native side keeps only a pointer: the callback must live as long as the library.
         self._log_callback = self.api.llama_log_callback(self._log)
         self.api.llama_log_set(self._log_callback, None)
@@ -122,7 +128,11 @@ class Library:
 
     def _log(self, level: int, text: bytes, _: object) -> None:
         line = text.decode("utf-8", "replace").strip()
-        if line and line != ".":
+        if level == _LOG_LEVEL_DEBUG:
+            # A thousand lines a model, of which only these say what nothing else does.
+            if match := _REPACKED.search(line):
+                self.repacked.add(match[1])
+        elif line and line != ".":
             self.lines.append(line)
             if level == _LOG_LEVEL_ERROR:
                 self.errors.append(line)
@@ -224,6 +234,31 @@ def check_offload(log_lines: list[str], gpu_layers: int) -> None:
         )
 
 
+def dominant_type(log_lines: list[str]) -> str:
+    """Return the type that most tensors have, such as `q4_K`, out of llama.cpp's load log.
+
+    Norms and biases are `f32` in every model: that counts only where there is nothing else.
+    """
+    found = [match for line in log_lines if (match := _TENSORS_OF_TYPE.search(line))]
+    counts = {match[1]: int(match[2]) for match in found}
+    matrices = {name: count for name, count in counts.items() if name != "f32"} or counts
+    return max(matrices, key=matrices.__getitem__, default="unknown")
+
+
+def has_fast_kernel(tensor_type: str, *, repacked: set[str], system_info: str) -> bool:
+    """Whether matrices of `tensor_type` were repacked for this CPU, or have tiled kernels.
+
+    What was repacked says llama.cpp's load log; which types its tiled kernels take, its
+    `llamafile/sgemm.cpp`. Types that nothing is known of count as fast: no warning then.
+    """
+    if tensor_type in ("unknown", *repacked):
+        return True
+    tiled = {"f32", "f16", "bf16", "q8_0", "q4_0"}
+    if "AVX" in system_info:
+        tiled |= {"q5_0", "iq4_nl"}
+    return "LLAMAFILE = 1" in system_info and tensor_type in tiled
+
+
 class Model:
     """A loaded GGUF."""
 
@@ -239,6 +274,7 @@ class Model:
         self._api = library.api
         library.lines.clear()
         library.errors.clear()
+        library.repacked.clear()
         params = self._api.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
         self.handle = self._api.llama_model_load_from_file(os.fsencode(path), params)
@@ -249,6 +285,7 @@ class Model:
             )
         try:
             check_offload(list(library.lines), gpu_layers)
+            self.tensor_type = dominant_type(list(library.lines))
             if self._api.llama_model_has_encoder(self.handle):
                 raise StartupError(f"{path} is an encoder model; Ballot scores decoder models")
             self.vocabulary = Vocabulary(self._api, self.handle)
@@ -262,6 +299,19 @@ class Model:
         return bool(
             self._api.llama_model_is_recurrent(self.handle)
             or self._api.llama_model_is_hybrid(self.handle)
+        )
+
+    @property
+    def window_tokens(self) -> int:
+        """How many of the last tokens some layers see; 0 where all layers see all."""
+        return int(self._api.llama_model_n_swa(self.handle))
+
+    @property
+    def is_fast_on_cpu(self) -> bool:
+        """Whether this CPU has a fast kernel for matrices of `tensor_type`."""
+        features = self._api.llama_print_system_info().decode("utf-8", "replace")
+        return has_fast_kernel(
+            self.tensor_type, repacked=self.library.repacked, system_info=features
         )
 
     @property
@@ -315,15 +365,21 @@ class Vocabulary:
         self.size = int(api.llama_vocab_n_tokens(self._vocab))
         if self.size == 0:
             raise StartupError("the GGUF holds no vocabulary")
-        self.attributes = [
-            int(api.llama_vocab_get_attr(self._vocab, token)) for token in range(self.size)
-        ]
-        buffer = ctypes.create_string_buffer(4096)
-        self.pieces = [self._piece(token, buffer) for token in range(self.size)]
+        read_attribute, vocab = api.llama_vocab_get_attr, self._vocab
+        self.attributes = [read_attribute(vocab, token) for token in range(self.size)]
+        self.pieces = list(self._read_pieces())
 
-    def _piece(self, token: int, buffer: Any) -> bytes:
-        length = self._api.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, True)
-        return bytes(buffer.raw[:length]) if length > 0 else b""
+    def _read_pieces(self) -> Iterator[bytes]:
+        read_piece, vocab = self._api.llama_token_to_piece, self._vocab
+        buffer: Any = ctypes.create_string_buffer(_PIECE_BYTES)
+        for token in range(self.size):
+            length = read_piece(vocab, token, buffer, _PIECE_BYTES, 0, True)
+            if length >= 0:
+                yield buffer[:length]
+            else:
+                # It says, negated, how many bytes the piece has.
+                whole: Any = ctypes.create_string_buffer(-length)
+                yield whole[: read_piece(vocab, token, whole, -length, 0, True)]
 
     @property
     def bos(self) -> int | None:
@@ -433,27 +489,32 @@ class Context:
         self._check_owner()
         return bool(self._api.llama_memory_seq_rm(self._memory, 0, position, -1))
 
-    def clear(self) -> None:
-        """Forget everything."""
+    def clear(self, *, wipe: bool) -> None:
+        """Forget everything; with `wipe`, overwrite it too, which takes a while."""
         self._check_owner()
-        self._api.llama_memory_clear(self._memory, True)
+        self._api.llama_memory_clear(self._memory, wipe)
 
-    def snapshot(self) -> bytes:
+    def snapshot_size(self) -> int:
+        """Return how many bytes a snapshot would have now."""
+        self._check_owner()
+        return int(self._api.llama_state_seq_get_size(self._handle, 0))
+
+    def snapshot(self) -> npt.NDArray[np.uint8]:
         """Return the sequence's whole state."""
-        self._check_owner()
-        size = self._api.llama_state_seq_get_size(self._handle, 0)
-        buffer = (ctypes.c_uint8 * size)()
-        written = self._api.llama_state_seq_get_data(self._handle, buffer, size, 0)
-        if written != size:
+        buffer = np.empty(self.snapshot_size(), np.uint8)
+        written = self._api.llama_state_seq_get_data(
+            self._handle, buffer.ctypes.data_as(_BYTES), len(buffer), 0
+        )
+        if written != len(buffer):
             raise ScoringError("llama.cpp could not save its state")
-        return bytes(buffer)
+        return buffer
 
-    def restore(self, snapshot: bytes) -> None:
+    def restore(self, snapshot: npt.NDArray[np.uint8]) -> None:
         """Replace the sequence's state by one that `snapshot` returned."""
-        self._check_owner()
-        self.clear()
-        buffer = (ctypes.c_uint8 * len(snapshot)).from_buffer_copy(snapshot)
-        read = self._api.llama_state_seq_set_data(self._handle, buffer, len(snapshot), 0)
+        self.clear(wipe=False)
+        read = self._api.llama_state_seq_set_data(
+            self._handle, snapshot.ctypes.data_as(_BYTES), len(snapshot), 0
+        )
         if read != len(snapshot):
             raise ScoringError("llama.cpp could not restore its state")
 

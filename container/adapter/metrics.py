@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from prometheus_client import (
     CollectorRegistry,
@@ -14,10 +14,13 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 from adapter.engine import Forward
 from adapter.scorer import ModelIdentity
+from adapter.state_cache import StateCache
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60)
@@ -76,6 +79,10 @@ class Metrics:
         self._queue_depth.set_function(waiting)
         self._healthy.set_function(is_healthy)
 
+    def watch_cache(self, cache: StateCache) -> None:
+        """Read the state cache's numbers when scraped."""
+        self._registry.register(_CacheCollector(cache))
+
     def answered(self, route: str, outcome: str, seconds: float) -> None:
         """Count one answered request."""
         self._requests.labels(route, outcome).inc()
@@ -99,6 +106,7 @@ class Metrics:
                 "sha256": identity.sha256,
                 "architecture": identity.architecture,
                 "quantization": identity.quantization,
+                "tensor_type": identity.tensor_type,
                 "llama_cpp": identity.llama_cpp,
                 "backends": ",".join(identity.backends),
             }
@@ -107,3 +115,39 @@ class Metrics:
     def exposition(self) -> bytes:
         """Return the metrics as Prometheus text."""
         return generate_latest(self._registry)
+
+
+class _CacheCollector(Collector):
+    """Tells a state cache's own numbers."""
+
+    def __init__(self, cache: StateCache) -> None:
+        self._cache = cache
+
+    def collect(self) -> Iterator[Metric]:
+        cache = self._cache
+        yield CounterMetricFamily(
+            "ballot_state_cache_hits",
+            "Prompts whose state (or criterion, where that is first) was found in memory.",
+            cache.hits,
+        )
+        yield CounterMetricFamily(
+            "ballot_state_cache_misses",
+            "Prompts whose state (or criterion, where that is first) had to be decoded.",
+            cache.misses,
+        )
+        yield CounterMetricFamily(
+            "ballot_state_cache_evictions",
+            "Snapshots that left the state cache to make room.",
+            cache.evictions,
+        )
+        yield GaugeMetricFamily(
+            "ballot_state_cache_bytes", "Bytes that the state cache holds.", cache.held_bytes
+        )
+        yield GaugeMetricFamily(
+            "ballot_state_cache_limit_bytes",
+            "Bytes that the state cache may hold.",
+            cache.max_bytes,
+        )
+        yield GaugeMetricFamily(
+            "ballot_state_cache_entries", "Snapshots that the state cache holds.", len(cache)
+        )

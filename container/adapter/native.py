@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from adapter.decision import Decision, Json, Option
+from adapter.decision import LAYOUTS, ORDERS, Decision, Json, Option, Scoring
 from adapter.errors import InvalidRequest
 from adapter.scorer import ModelIdentity, Scored
 
 MAX_ID_CHARACTERS = 256
 MIN_OPTIONS = 2
-LAYOUTS = ("evidence_first",)
-ORDERS = (1,)
+DEFAULT_SCORING = Scoring()
 READOUT = "quantized last-position logits restricted to declared answer slots; no generated tokens"
+
+Choice = TypeVar("Choice", int, str)
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class NativeRequest:
 
     decisions: tuple[Decision, ...]
     single: bool
+    scoring: Scoring
 
     def path(self, index: int) -> str:
         """Return where in the request its decision number `index` stands."""
@@ -53,8 +55,8 @@ class RequestTiming:
         }
 
 
-def parse_request(body: Json, limits: Limits) -> NativeRequest:
-    """Validate a parsed body.
+def parse_request(body: Json, limits: Limits, defaults: Scoring = DEFAULT_SCORING) -> NativeRequest:
+    """Validate a parsed body; `defaults` stand where it does not say how to score.
 
     Raises:
         InvalidRequest: naming the first wrong field by its path.
@@ -63,11 +65,14 @@ def parse_request(body: Json, limits: Limits) -> NativeRequest:
     if "decision" in request and "decisions" in request:
         raise InvalidRequest("give decision or decisions, not both", code="ambiguous_request")
     _only_keys(request, "", ("decision", "decisions", "scoring"))
-    if "scoring" in request:
-        _check_scoring(request["scoring"], "scoring")
+    scoring = (
+        _scoring(request["scoring"], "scoring", defaults) if "scoring" in request else defaults
+    )
     if "decision" in request:
-        return NativeRequest((_decision(request["decision"], "decision", limits),), single=True)
-    return NativeRequest(_decisions(_required(request, "", "decisions"), limits), single=False)
+        decision = _decision(request["decision"], "decision", limits)
+        return NativeRequest((decision,), single=True, scoring=scoring)
+    decisions = _decisions(_required(request, "", "decisions"), limits)
+    return NativeRequest(decisions, single=False, scoring=scoring)
 
 
 def _decisions(value: Json, limits: Limits) -> tuple[Decision, ...]:
@@ -110,20 +115,21 @@ def _option(value: Json, path: str) -> Option:
     )
 
 
-def _check_scoring(value: Json, path: str) -> None:
+def _scoring(value: Json, path: str, defaults: Scoring) -> Scoring:
     fields = _object(value, path)
     _only_keys(fields, path, ("orders", "layout"))
-    _one_of(fields.get("orders", ORDERS[0]), f"{path}.orders", ORDERS)
-    _one_of(fields.get("layout", LAYOUTS[0]), f"{path}.layout", LAYOUTS)
+    orders = _one_of(fields.get("orders", defaults.orders), f"{path}.orders", ORDERS)
+    layout = _one_of(fields.get("layout", defaults.layout), f"{path}.layout", LAYOUTS)
+    return Scoring(layout=layout, orders=orders)
 
 
-def _one_of(value: Json, path: str, allowed: tuple[Any, ...]) -> None:
+def _one_of(value: Json, path: str, allowed: tuple[Choice, ...]) -> Choice:
     # bool is an int in Python, and 1.0 equals 1: only the very type is the declared value.
-    if not any(type(value) is type(choice) and value == choice for choice in allowed):
-        choices = ", ".join(str(choice) for choice in allowed)
-        raise InvalidRequest(
-            f"{path} must be one of: {choices}", code="unsupported_value", field=path
-        )
+    for choice in allowed:
+        if type(value) is type(choice) and value == choice:
+            return choice
+    choices = ", ".join(str(choice) for choice in allowed)
+    raise InvalidRequest(f"{path} must be one of: {choices}", code="unsupported_value", field=path)
 
 
 def _object(value: Json, path: str) -> dict[str, Json]:
@@ -228,16 +234,10 @@ def render_answer(
 def _result(
     decision: Decision, scored: Scored, *, model: ModelIdentity, timing: RequestTiming
 ) -> dict[str, Any]:
-    return {
+    result: dict[str, Any] = {
         "id": decision.id,
         "option_ids": [option.id for option in decision.options],
-        "probabilities": list(scored.probabilities),
-        "option_logits": list(scored.option_logits),
-        "answer_token_ids": list(scored.answer_token_ids),
-        "input_tokens": scored.input_tokens,
-        "cached_tokens": scored.cached_tokens,
-        "allowed_token_mass": scored.allowed_token_mass,
-        "prompt_sha256": scored.prompt_sha256,
+        **_scores(scored),
         "prompt_version": scored.prompt_version,
         "calibration": None,
         "model": model.as_json(),
@@ -247,4 +247,20 @@ def _result(
             "forward_seconds": scored.forward_seconds,
             "total_seconds": timing.total_seconds,
         },
+    }
+    if scored.orders:
+        result["orders"] = [_scores(order) for order in scored.orders]
+        result["orders_agree"] = scored.orders_agree
+    return result
+
+
+def _scores(scored: Scored) -> dict[str, Any]:
+    return {
+        "probabilities": list(scored.probabilities),
+        "option_logits": list(scored.option_logits),
+        "answer_token_ids": list(scored.answer_token_ids),
+        "input_tokens": scored.input_tokens,
+        "cached_tokens": scored.cached_tokens,
+        "allowed_token_mass": scored.allowed_token_mass,
+        "prompt_sha256": scored.prompt_sha256,
     }

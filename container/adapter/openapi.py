@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from adapter.decision import Json
-from adapter.native import LAYOUTS, MAX_ID_CHARACTERS, MIN_OPTIONS, ORDERS, Limits
+from adapter.decision import LAYOUTS, ORDERS, Json
+from adapter.native import MAX_ID_CHARACTERS, MIN_OPTIONS, Limits
 from adapter.tokens import MAX_OPTIONS
 
 _ERRORS = {
@@ -109,6 +109,7 @@ def _schemas(limits: Limits) -> dict[str, Any]:
             {"results": {"type": "array", "items": _ref("Result")}, "timing": _ref("Timing")}
         ),
         "Result": _result(),
+        "Order": _closed(_scores()),
         "Model": _model(),
         "Timing": _closed(
             {
@@ -163,25 +164,44 @@ def _decision(limits: Limits) -> dict[str, Any]:
 
 
 def _result() -> dict[str, Any]:
+    always: dict[str, Any] = {
+        "id": {"type": "string"},
+        "option_ids": {"type": "array", "items": {"type": "string"}},
+        **_scores(),
+        "prompt_version": {"type": "string"},
+        "calibration": {"type": "null"},
+        "model": _ref("Model"),
+        "readout": {"type": "string"},
+        "timing": _ref("Timing"),
+    }
+    with_orders = {
+        "orders": {
+            "type": "array",
+            "items": _ref("Order"),
+            "minItems": 2,
+            "maxItems": 2,
+            "description": "With `orders: 2`: the scores in the declared and the reversed order.",
+        },
+        "orders_agree": {
+            "type": "boolean",
+            "description": "With `orders: 2`: whether both orders put the same option first.",
+        },
+    }
+    return _closed({**always, **with_orders}, list(always))
+
+
+def _scores() -> dict[str, Any]:
+    """Return the fields that a result and each of its orders have, in the request's order."""
     numbers = {"type": "array", "items": {"type": "number"}}
-    return _closed(
-        {
-            "id": {"type": "string"},
-            "option_ids": {"type": "array", "items": {"type": "string"}},
-            "probabilities": numbers,
-            "option_logits": numbers,
-            "answer_token_ids": {"type": "array", "items": {"type": "integer"}},
-            "input_tokens": {"type": "integer"},
-            "cached_tokens": {"type": "integer"},
-            "allowed_token_mass": {"type": "number", "minimum": 0, "maximum": 1},
-            "prompt_sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
-            "prompt_version": {"type": "string"},
-            "calibration": {"type": "null"},
-            "model": _ref("Model"),
-            "readout": {"type": "string"},
-            "timing": _ref("Timing"),
-        }
-    )
+    return {
+        "probabilities": numbers,
+        "option_logits": numbers,
+        "answer_token_ids": {"type": "array", "items": {"type": "integer"}},
+        "input_tokens": {"type": "integer"},
+        "cached_tokens": {"type": "integer"},
+        "allowed_token_mass": {"type": "number", "minimum": 0, "maximum": 1},
+        "prompt_sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+    }
 
 
 def _model() -> dict[str, Any]:
@@ -191,6 +211,7 @@ def _model() -> dict[str, Any]:
             "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
             "architecture": {"type": "string"},
             "quantization": {"type": "string"},
+            "tensor_type": {"type": "string"},
             "context_tokens": {"type": "integer"},
             "threads": {"type": "integer"},
             "gpu_layers": {"type": "integer"},

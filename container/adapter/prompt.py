@@ -1,8 +1,9 @@
-"""The reference prompt, `direct-options-v1`, in the shape of any model's chat template.
+"""A decision as text: the reference prompt, or its other layout, in any model's chat template.
 
 A system message gives the rule; the user message is one JSON object with the evidence, the
-criterion and the lettered options. The template is rendered once, at start-up, around a stand-in
-for that object; a request's prompt is then text before, the object, text after.
+criterion and the lettered options, or with the evidence last. The template is rendered once, at
+start-up, around a stand-in for that object; a request's prompt is then text before, the object,
+text after.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
-from adapter.decision import Decision
+from adapter.decision import LAYOUTS, Decision
 from adapter.errors import StartupError
 
-PROMPT_VERSION = "direct-options-v1"
+PROMPT_VERSIONS = {
+    "evidence_first": "direct-options-v1",
+    "criterion_first": "criterion-first-v1",
+}
 SYSTEM_TEXT = (
     "Apply the supplied criterion to the supplied evidence. Choose exactly one listed option. "
     "Respond with only its uppercase letter, with no explanation or reasoning."
@@ -48,15 +52,17 @@ class PromptTemplate:
 class Prompt:
     """One decision as text: `before + content + after`, with the places where it may be cut.
 
-    `head_end` and `state_end` are offsets into `content`, in characters. Up to `head_end` the
-    content is the same for every decision; up to `state_end` it depends on the state alone.
+    `head_end` and `prefix_end` are offsets into `content`, in characters. Up to `head_end` the
+    content is the same for every decision of a layout; up to `prefix_end` it depends on what the
+    layout puts first alone: the state, or the question and the options.
     """
 
     before: str
     content: str
     after: str
     head_end: int
-    state_end: int
+    prefix_end: int
+    version: str
 
     @property
     def text(self) -> str:
@@ -69,21 +75,30 @@ class Prompt:
         return hashlib.sha256(self.text.encode("utf-8")).hexdigest()
 
 
-def write_prompt(decision: Decision, template: PromptTemplate, labels: tuple[str, ...]) -> Prompt:
+def write_prompt(
+    decision: Decision, template: PromptTemplate, labels: tuple[str, ...], layout: str = LAYOUTS[0]
+) -> Prompt:
     """Write `decision` as text, its options under the first of `labels`."""
-    head = '{"evidence":'
-    state = f' {_dumps(decision.state)}, "criterion":'
     options = [
         {"letter": label, "description": option.description}
         for label, option in zip(labels, decision.options, strict=False)
     ]
-    rest = f' {_dumps(decision.question)}, "options": {_dumps(options)}}}'
+    state, question = _dumps(decision.state), _dumps(decision.question)
+    if layout == "criterion_first":
+        head = '{"criterion":'
+        first = f' {question}, "options": {_dumps(options)}, "evidence":'
+        rest = f" {state}}}"
+    else:
+        head = '{"evidence":'
+        first = f' {state}, "criterion":'
+        rest = f' {question}, "options": {_dumps(options)}}}'
     return Prompt(
         before=template.before,
-        content=head + state + rest,
+        content=head + first + rest,
         after=template.after,
         head_end=len(head),
-        state_end=len(head) + len(state),
+        prefix_end=len(head) + len(first),
+        version=PROMPT_VERSIONS[layout],
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ class ModelIdentity:
     sha256: str
     architecture: str
     quantization: str
+    tensor_type: str
     context_tokens: int
     threads: int
     gpu_layers: int
@@ -47,7 +50,11 @@ class Readout:
 
 @dataclass(frozen=True)
 class Scored:
-    """A scored decision, with the accounting of what it cost."""
+    """A scored decision, with the accounting of what it cost.
+
+    `orders` are the scores in each option order, where there were several, in the order of the
+    slots of the first of them.
+    """
 
     option_logits: tuple[float, ...]
     probabilities: tuple[float, ...]
@@ -58,6 +65,12 @@ class Scored:
     prompt_sha256: str
     prompt_version: str
     forward_seconds: float
+    orders: tuple[Scored, ...] = ()
+
+    @property
+    def orders_agree(self) -> bool:
+        """Whether every order puts the same options first."""
+        return len({_highest(order.option_logits) for order in self.orders}) <= 1
 
 
 def read_logits(logits: npt.NDArray[np.float32], slots: tuple[int, ...]) -> Readout:
@@ -101,3 +114,58 @@ def score(encoded: Encoded, forward: Forward) -> Scored:
         prompt_version=encoded.prompt_version,
         forward_seconds=forward.seconds,
     )
+
+
+def combine_orders(scored: tuple[Scored, ...], orders: int) -> tuple[Scored, ...]:
+    """Return one score a decision, out of `orders` for each that stand side by side."""
+    if orders == 1:
+        return scored
+    return tuple(map(_combine, scored[::2], scored[1::2]))
+
+
+def _combine(first: Scored, second: Scored) -> Scored:
+    """Return one score of a decision out of those in its declared and its reversed option order.
+
+    Log-probabilities are averaged, option by option, and renormalized. Whichever order was
+    declared, the same two prompts give each option the same bits: nothing here depends on order.
+    """
+    orders = (first, _reversed(second))
+    averages = [_mean(pair) for pair in zip(*map(_log_probabilities, orders), strict=True)]
+    highest = max(averages)
+    weights = [math.exp(average - highest) for average in averages]
+    total = math.fsum(weights)
+    logits = zip(*(order.option_logits for order in orders), strict=True)
+    return replace(
+        first,
+        option_logits=tuple(_mean(pair) for pair in logits),
+        probabilities=tuple(weight / total for weight in weights),
+        allowed_token_mass=_mean([order.allowed_token_mass for order in orders]),
+        input_tokens=sum(order.input_tokens for order in orders),
+        cached_tokens=sum(order.cached_tokens for order in orders),
+        forward_seconds=sum(order.forward_seconds for order in orders),
+        orders=orders,
+    )
+
+
+def _reversed(scored: Scored) -> Scored:
+    return replace(
+        scored,
+        option_logits=scored.option_logits[::-1],
+        probabilities=scored.probabilities[::-1],
+        answer_token_ids=scored.answer_token_ids[::-1],
+    )
+
+
+def _log_probabilities(scored: Scored) -> list[float]:
+    # Exactly rounded sums are the same from either end.
+    highest = max(scored.option_logits)
+    total = math.fsum(math.exp(logit - highest) for logit in scored.option_logits)
+    return [logit - highest - math.log(total) for logit in scored.option_logits]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _highest(logits: tuple[float, ...]) -> frozenset[int]:
+    return frozenset(index for index, logit in enumerate(logits) if logit == max(logits))

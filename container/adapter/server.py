@@ -18,6 +18,7 @@ from starlette.routing import Route
 from adapter import native, openapi, strict_json
 from adapter.admission import Admission, Answer, Permit
 from adapter.body import read_body
+from adapter.decision import Scoring
 from adapter.errors import (
     MethodNotAllowed,
     NotFound,
@@ -29,6 +30,7 @@ from adapter.errors import (
 from adapter.lifecycle import Lifecycle
 from adapter.logs import log
 from adapter.metrics import CONTENT_TYPE, Metrics
+from adapter.scorer import combine_orders
 from adapter.settings import Settings
 from adapter.tokens import Encoded
 from adapter.worker import Loaded
@@ -68,6 +70,7 @@ class Adapter:
         """Take requests from now on."""
         self._loaded = loaded
         self._metrics.model(loaded.identity)
+        self._metrics.watch_cache(loaded.cache)
         self._lifecycle.ready()
 
     def application(self) -> Starlette:
@@ -169,8 +172,9 @@ class Adapter:
                 forward_seconds=answer.forward_seconds,
                 total_seconds=time.perf_counter() - start,
             )
+            scored = combine_orders(answer.scored, parsed.scoring.orders)
             return JSONResponse(
-                native.render_answer(parsed, answer.scored, model=loaded.identity, timing=timing)
+                native.render_answer(parsed, scored, model=loaded.identity, timing=timing)
             )
 
     async def _read(self, request: Request) -> bytes:
@@ -186,10 +190,14 @@ class Adapter:
     def _prepare(
         self, body: bytes, loaded: Loaded
     ) -> tuple[native.NativeRequest, tuple[Encoded, ...]]:
-        parsed = native.parse_request(strict_json.parse(body), self._limits(loaded))
+        defaults = Scoring(layout=self._settings.layout, orders=self._settings.orders)
+        parsed = native.parse_request(strict_json.parse(body), self._limits(loaded), defaults)
         return parsed, tuple(
-            loaded.encoder.encode(decision, field=parsed.path(index))
+            encoded
             for index, decision in enumerate(parsed.decisions)
+            for encoded in loaded.encoder.encode_orders(
+                decision, parsed.scoring, field=parsed.path(index)
+            )
         )
 
     def _limits(self, loaded: Loaded) -> native.Limits:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from adapter.decision import LAYOUTS, ORDERS
 from adapter.errors import StartupError
 
 PREFIX = "BALLOT_"
@@ -62,6 +63,12 @@ def _log_level(text: str) -> str:
     if text.lower() not in LOG_LEVELS:
         raise ValueError(text)
     return text.lower()
+
+
+def _layout(text: str) -> str:
+    if text not in LAYOUTS:
+        raise ValueError(text)
+    return text
 
 
 def _variable(parse: Callable[[str], Any], allowed: str, meaning: str) -> dict[str, Variable]:
@@ -171,6 +178,38 @@ class Settings:
             _seconds,
             "more than 0, to 3600",
             "How long accepted requests may take to finish after SIGTERM.",
+        ),
+    )
+    state_cache_mb: int = field(
+        default=512,
+        metadata=_variable(
+            _integer(0, 1_048_576),
+            "0 to 1048576",
+            "Memory, in MiB, that states prefilled for earlier requests may take; 0 keeps none.",
+        ),
+    )
+    state_cache_entries: int = field(
+        default=4096,
+        metadata=_variable(
+            _integer(0, 1_000_000),
+            "0 to 1000000",
+            "The most states that are kept for later requests, whatever their size.",
+        ),
+    )
+    layout: str = field(
+        default=LAYOUTS[0],
+        metadata=_variable(
+            _layout,
+            ", ".join(LAYOUTS),
+            "The prompt layout of requests that name none: see docs/prompt.md.",
+        ),
+    )
+    orders: int = field(
+        default=ORDERS[0],
+        metadata=_variable(
+            _integer(ORDERS[0], ORDERS[-1]),
+            "1 or 2",
+            "Option orders scored where a request does not say; 2 adds the reversed one.",
         ),
     )
     log_level: str = field(

@@ -15,13 +15,15 @@ from itertools import product
 from string import ascii_uppercase
 from typing import Protocol
 
-from adapter.decision import Decision
+from adapter.decision import LAYOUTS, Decision, Scoring
 from adapter.errors import StartupError, TooLarge
-from adapter.prompt import PROMPT_VERSION, Prompt, PromptTemplate, write_prompt
+from adapter.prompt import Prompt, PromptTemplate, write_prompt
 
 MAX_OPTIONS = 255
 # A shorter state is decoded with what follows it: its own decode would cost more than it saves.
 MIN_STATE_TOKENS = 64
+# Who puts the criterion first says that it comes again: it always gets a decode of its own.
+MIN_CRITERION_TOKENS = 1
 _LABELS = (*ascii_uppercase, *(a + b for a, b in product(ascii_uppercase, repeat=2)))
 
 
@@ -50,7 +52,8 @@ class Vocabulary(Protocol):
 class Encoded:
     """A decision ready to be decoded.
 
-    `segments` are the token ids, cut canonically: head, state where it is long enough, rest.
+    `segments` are the token ids, cut canonically: head, what the layout puts first (a state only
+    where it is long enough), rest.
     `slots` are the token ids that stand for the options, in their order.
     """
 
@@ -85,7 +88,7 @@ class Encoder:
         self._template = template
         self._context_tokens = context_tokens
         markup = _markup_tokens(vocabulary, template)
-        self._longest_piece = max(len(piece) for piece in vocabulary.pieces)
+        self._longest_piece = max(map(len, vocabulary.pieces))
         ordinary = _ordinary_tokens(vocabulary)
         self._spellings = {token: _spell(text, ordinary) for text, token in markup.items()}
         # Some vocabularies have no token for some bytes: llama.cpp leaves those out of the prompt.
@@ -101,24 +104,38 @@ class Encoder:
         """How many options a decision may have: one label that is one token for each."""
         return len(self.labels)
 
-    def encode(self, decision: Decision, *, field: str | None = None) -> Encoded:
+    def encode(
+        self, decision: Decision, *, layout: str = LAYOUTS[0], field: str | None = None
+    ) -> Encoded:
         """Write, tokenize and cut `decision`, which stands at `field` of its request.
 
         Raises:
             TooLarge: the prompt has more tokens than the context.
         """
-        prompt = write_prompt(decision, self._template, self.labels)
+        prompt = write_prompt(decision, self._template, self.labels, layout)
         body = self._text_before + prompt.content + self._text_after
         # Some texts take seconds a megabyte to tokenize: those that cannot fit are not.
         self._check_length(math.ceil(len(body.encode()) / self._longest_piece), field, "at least ")
         ids = self._tokenize_text(body)
         self._check_length(len(ids), field)
+        least = MIN_STATE_TOKENS if layout == "evidence_first" else MIN_CRITERION_TOKENS
         return Encoded(
-            segments=self._cut(prompt, body, ids),
+            segments=self._cut(prompt, body, ids, least),
             slots=self.slots[: len(decision.options)],
             prompt_sha256=prompt.sha256,
-            prompt_version=PROMPT_VERSION,
+            prompt_version=prompt.version,
         )
+
+    def encode_orders(
+        self, decision: Decision, scoring: Scoring, *, field: str | None = None
+    ) -> tuple[Encoded, ...]:
+        """Encode `decision` in each option order that `scoring` asks for: declared, reversed.
+
+        Raises:
+            TooLarge: a prompt has more tokens than the context.
+        """
+        orders = (decision, decision.reversed())[: scoring.orders]
+        return tuple(self.encode(order, layout=scoring.layout, field=field) for order in orders)
 
     def _check_length(self, body_tokens: int, field: str | None, bound: str = "") -> None:
         total = len(self._opening) + body_tokens + len(self._closing)
@@ -143,14 +160,17 @@ class Encoder:
             return ids
         return [part for token in ids for part in self._spellings.get(token, (token,))]
 
-    def _cut(self, prompt: Prompt, body: str, ids: list[int]) -> tuple[tuple[int, ...], ...]:
+    def _cut(
+        self, prompt: Prompt, body: str, ids: list[int], least: int
+    ) -> tuple[tuple[int, ...], ...]:
+        """Cut into head, prefix and rest; a prefix of fewer than `least` tokens joins the rest."""
         lead = len(self._text_before)
         head = self._tokens_within(ids, body, lead + prompt.head_end)
-        state = self._tokens_within(ids, body, lead + prompt.state_end)
+        prefix = self._tokens_within(ids, body, lead + prompt.prefix_end)
         first = self._opening + tuple(ids[:head])
-        middle = tuple(ids[head:state])
-        last = tuple(ids[state:]) + self._closing
-        if len(middle) < MIN_STATE_TOKENS:
+        middle = tuple(ids[head:prefix])
+        last = tuple(ids[prefix:]) + self._closing
+        if len(middle) < least:
             middle, last = (), middle + last
         return tuple(segment for segment in (first, middle, last) if segment)
 
@@ -201,9 +221,9 @@ def _markup_tokens(vocabulary: Vocabulary, template: PromptTemplate) -> dict[str
     written = set(vocabulary.tokenize(template.before, parse_special=True))
     written.update(vocabulary.tokenize(template.after, parse_special=True))
     markup = {}
-    for token, attributes in enumerate(vocabulary.attributes):
-        used = attributes & vocabulary.USER_DEFINED and token in written
-        if attributes & vocabulary.CONTROL or used:
+    special = vocabulary.CONTROL | vocabulary.USER_DEFINED
+    for token in [at for at, kind in enumerate(vocabulary.attributes) if kind & special]:
+        if vocabulary.attributes[token] & vocabulary.CONTROL or token in written:
             text = vocabulary.pieces[token].decode("utf-8", "replace")
             if text.strip():
                 markup[text] = token
@@ -213,9 +233,9 @@ def _markup_tokens(vocabulary: Vocabulary, template: PromptTemplate) -> dict[str
 def _ordinary_tokens(vocabulary: Vocabulary) -> dict[bytes, int]:
     """Return the tokens that stand for one character or one byte of any text."""
     ordinary: dict[bytes, int] = {}
-    for token, attributes in enumerate(vocabulary.attributes):
-        piece = vocabulary.pieces[token]
-        if attributes & vocabulary.CONTROL or len(piece) > 4:
+    for token in [at for at, piece in enumerate(vocabulary.pieces) if len(piece) <= 4]:
+        attributes, piece = vocabulary.attributes[token], vocabulary.pieces[token]
+        if attributes & vocabulary.CONTROL:
             continue
         # A character's own token stands before the byte that it may also be.
         if attributes & vocabulary.NORMAL:
@@ -265,7 +285,8 @@ def _split_before_first(
 
 
 def _find(text: str, markup: dict[str, int]) -> Iterator[re.Match[str]]:
-    if not markup:
+    # Some vocabularies have thousands: a pattern of all of them takes long to compile.
+    written = sorted((item for item in markup if item in text), key=len, reverse=True)
+    if not written:
         return iter(())
-    longest_first = sorted(markup, key=len, reverse=True)
-    return re.finditer("|".join(re.escape(item) for item in longest_first), text)
+    return re.finditer("|".join(re.escape(item) for item in written), text)

@@ -12,27 +12,22 @@ from pathlib import Path
 from adapter.artifact import Artifact, find_artifact
 from adapter.cpu import default_threads
 from adapter.decision import Decision, Option
-from adapter.engine import BATCH_TOKENS, Engine, Reuse, Snapshots, TailRemoval, start_engine
+from adapter.engine import BATCH_TOKENS, Engine, reuse_candidates, start_engine
 from adapter.errors import ScoringError, StartupError, TooLarge
 from adapter.llama import Context, Library, Model
 from adapter.logs import log
 from adapter.prompt import PromptTemplate, plain_template, render_template
 from adapter.scorer import ModelIdentity, read_logits
 from adapter.settings import Settings
+from adapter.state_cache import StateCache
 from adapter.tokens import Encoder
 
-_PROBE_SENTENCE = "The parcel left the warehouse on Monday and reached the customer on Wednesday. "
-_PROBE_OPTIONS = (Option("yes", "It arrived."), Option("no", "It did not arrive."))
-# One shares only the head with the other, whose state is long enough to be cut off: scored in
-# turn, they prove every reuse there is.
-PROBES = tuple(
-    Decision(
-        id=f"self-test-{repeats}",
-        state=_PROBE_SENTENCE * repeats,
-        question="Did the parcel arrive?",
-        options=_PROBE_OPTIONS,
-    )
-    for repeats in (1, 6)
+# Short, because every start waits for it.
+SELF_TEST = Decision(
+    id="self-test",
+    state="The parcel arrived.",
+    question="Did it arrive?",
+    options=(Option("yes", "Yes."), Option("no", "No.")),
 )
 
 
@@ -42,6 +37,7 @@ class Loaded:
 
     encoder: Encoder
     identity: ModelIdentity
+    cache: StateCache
 
 
 def run(
@@ -83,11 +79,15 @@ def _serve(
             batch_tokens=min(BATCH_TOKENS, settings.context_tokens),
         )
     ) as context:
-        engine = _self_tested(context, encoder, is_recurrent=model.is_recurrent)
+        cache = StateCache(
+            max_bytes=settings.state_cache_mb << 20, max_entries=settings.state_cache_entries
+        )
+        engine = _self_tested(context, cache, encoder, model)
         identity = _identify(settings, artifact, model, threads=threads, sha256=sha256())
         _warn_of_long_context(settings.context_tokens, model.trained_context_tokens)
+        _warn_of_slow_type(model, settings.gpu_layers)
         log(logging.INFO, "model_loaded", reuse=engine.reuse.name, **identity.as_json())
-        on_ready(Loaded(encoder, identity))
+        on_ready(Loaded(encoder, identity, cache))
         work(engine)
 
 
@@ -118,21 +118,22 @@ def _read_template(path: Path) -> str:
         ) from error
 
 
-def _self_tested(context: Context, encoder: Encoder, *, is_recurrent: bool) -> Engine:
-    reuse: Reuse = Snapshots(context) if is_recurrent else TailRemoval(context)
+def _self_tested(context: Context, cache: StateCache, encoder: Encoder, model: Model) -> Engine:
+    tried = reuse_candidates(is_recurrent=model.is_recurrent, window=model.window_tokens)
     try:
-        probes = [encoder.encode(probe) for probe in PROBES]
-        engine = start_engine(context, reuse, probes)
-        read_logits(engine.forward(probes[0], lambda: False).logits, probes[0].slots)
+        probe = encoder.encode(SELF_TEST)
+        started = start_engine(context, cache, probe, tried)
+        read_logits(started.logits, probe.slots)
     except TooLarge as error:
         raise StartupError(
             f"the self-test decision does not fit ({error}); raise BALLOT_CONTEXT_TOKENS"
         ) from error
     except ScoringError as error:
         raise StartupError(f"the self-test decision could not be scored: {error}") from error
-    if engine.reuse is not reuse:
-        log(logging.WARNING, "reuse_changes_bits", tried=reuse.name, fallback=engine.reuse.name)
-    return engine
+    reuse = started.engine.reuse
+    if reuse is not tried[0]:
+        log(logging.WARNING, "reuse_changes_bits", tried=tried[0].name, fallback=reuse.name)
+    return started.engine
 
 
 def _identify(
@@ -143,6 +144,7 @@ def _identify(
         sha256=sha256,
         architecture=model.metadata("general.architecture") or "unknown",
         quantization=model.quantization,
+        tensor_type=model.tensor_type,
         context_tokens=settings.context_tokens,
         threads=threads,
         gpu_layers=settings.gpu_layers,
@@ -158,4 +160,15 @@ def _warn_of_long_context(context_tokens: int, trained: int) -> None:
             "context_longer_than_trained",
             context_tokens=context_tokens,
             trained_context_tokens=trained,
+        )
+
+
+def _warn_of_slow_type(model: Model, gpu_layers: int) -> None:
+    if gpu_layers == 0 and not model.is_fast_on_cpu:
+        log(
+            logging.WARNING,
+            "no_fast_kernel",
+            tensor_type=model.tensor_type,
+            message="this CPU has no fast kernel for the type of most tensors; q4_0, q8_0 or q4_K "
+            "would be about twice as fast",
         )
