@@ -3,10 +3,10 @@ VENV := .venv/bin/python
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint clean test-inputs
+.PHONY: help setup demo test lint bench bench-model bench-gpu bench-peer clean test-inputs
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Prepare .venv, llama.cpp, the model and the AWS emulator (minutes the first time)
 	@$(PYTHON) scripts/setup.py --emulator
@@ -21,11 +21,27 @@ test: test-inputs ## Run every check and every test
 lint: setup ## Run the checks alone: ruff and mypy
 	$(checks)
 
+bench: test-inputs ## Compare speed with other ways to ask (MODEL=, ROWS=, REPEAT=; bench/README.md)
+	@$(bench_python) -m bench $(bench_options)
+
+bench-model: setup ## Measure a model's tokens/s by quantization and settings (MODEL=path/to.gguf)
+	@$(bench_python) -m bench.model_speed $(bench_options)
+
+bench-gpu: test-inputs ## Run the bench's rows on an NVIDIA GPU
+	@$(bench_python) -m bench.gpu $(bench_options)
+
+bench-peer: setup ## Compile llama-server for the bench to compare with (12 minutes, once)
+	@$(bench_python) -m bench.build_peer
+
 clean: ## Remove what setup made in this checkout (its cache stays)
 	rm -rf .venv .build node_modules
 
 test-inputs:
 	@$(PYTHON) scripts/setup.py --emulator --tests
+
+bench_python = PYTHONPATH=container $(VENV)
+bench_options = $(if $(MODEL),--model "$(MODEL)") $(if $(ROWS),--rows $(ROWS)) \
+	$(if $(REPEAT),--repeat $(REPEAT)) $(if $(GPU_LAYERS),--gpu-layers $(GPU_LAYERS))
 
 define checks
 	$(VENV) -m ruff check
