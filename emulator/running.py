@@ -61,9 +61,11 @@ class Emulator:
         python = ROOT / ".build/emulator/bin/python"
         if not python.exists():
             raise EmulatorError("the emulator is not set up; run: make setup")
-        if self._given is None:
+        folder = self._given
+        if folder is None:
             self._own_folder = tempfile.TemporaryDirectory(prefix="ballot-emulator-")
-        self.workdir = (self._given or Path(self._own_folder.name)).resolve()  # type: ignore[union-attr]
+            folder = Path(self._own_folder.name)
+        self.workdir = folder.resolve()
         for name in _FOLDERS:
             (self.workdir / name).mkdir(parents=True, exist_ok=True)
         self._certificate = make_certificate(self.workdir / "tls")
