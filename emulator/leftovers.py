@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from emulator.clients import make_client
 from emulator.processes import marked
 
 BOOTSTRAP_STACK = "CDKToolkit"
@@ -17,28 +17,12 @@ def leftovers(exports: Mapping[str, str], *, marker: str) -> dict[str, list[str]
     with contextlib.ExitStack() as clients:
 
         def client(service: str) -> Any:
-            made = _session().client(
-                service,
-                aws_access_key_id=exports["AWS_ACCESS_KEY_ID"],
-                aws_secret_access_key=exports["AWS_SECRET_ACCESS_KEY"],
-                endpoint_url=exports["AWS_ENDPOINT_URL"],
-                region_name=exports["AWS_REGION"],
-                verify=exports["AWS_CA_BUNDLE"],
-            )
-            return clients.enter_context(contextlib.closing(made))
+            return clients.enter_context(contextlib.closing(make_client(exports, service)))
 
         bootstrap = set(_bootstrap(client("cloudformation")))
         found = {kind: sorted(set(names) - bootstrap) for kind, names in _names(client)}
     found["processes"] = sorted(f"{pid} {command}" for pid, command in marked(marker).items())
     return found
-
-
-@functools.cache
-def _session() -> Any:
-    """Return a session; it keeps the services' models, which take seconds to read."""
-    from boto3.session import Session  # here, for the emulator's own Python imports the package
-
-    return Session()
 
 
 def _bootstrap(cloudformation: Any) -> Iterator[str]:

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from boto3.session import Session
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from rich.console import Console
@@ -31,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 # ruff: noqa: E402 - the imports need the path above them
 from emulator import Emulator
 from emulator.cdk import CdkApp, CdkError
+from emulator.clients import make_client
 from emulator.running import EmulatorError
 
 ENVIRONMENT = "local"
@@ -159,7 +159,7 @@ def stack_event(line: str) -> str:
 
 def use(console: Console, emulator: Emulator) -> None:
     """Ask the two endpoints, through boto3 as any application would."""
-    runtime = client(emulator, "sagemaker-runtime")
+    runtime = make_client(emulator.exports, "sagemaker-runtime", config=Config(read_timeout=70))
     for name in EXAMPLES:
         request = json.loads((ROOT / "examples" / name).read_text())
         answer = invoke(runtime, DECISION_ENDPOINT, request)
@@ -171,20 +171,6 @@ def use(console: Console, emulator: Emulator) -> None:
     said = answer["choices"][0]["message"]["content"].strip()
     console.print(said or "(this model had nothing to say)", markup=False)
     console.print()
-
-
-def client(emulator: Emulator, service: str) -> Any:
-    """Return a boto3 client of the emulator."""
-    exports = emulator.exports
-    return Session().client(
-        service,
-        aws_access_key_id=exports["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=exports["AWS_SECRET_ACCESS_KEY"],
-        endpoint_url=exports["AWS_ENDPOINT_URL"],
-        region_name=exports["AWS_REGION"],
-        verify=exports["AWS_CA_BUNDLE"],
-        config=Config(read_timeout=70),
-    )
 
 
 def invoke(runtime: Any, endpoint: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -205,7 +191,7 @@ def invoke(runtime: Any, endpoint: str, request: dict[str, Any]) -> dict[str, An
 
 def deploy_own_model(emulator: Emulator, app: CdkApp, model: Path) -> None:
     """Put `model` into a bucket of its own, and have both endpoints use it."""
-    s3 = client(emulator, "s3")
+    s3 = make_client(emulator.exports, "s3")
     s3.create_bucket(Bucket=MODEL_BUCKET)
     s3.upload_file(str(model), MODEL_BUCKET, model.name)
     with model.open("rb") as file:
@@ -222,7 +208,7 @@ def deploy_own_model(emulator: Emulator, app: CdkApp, model: Path) -> None:
 
 def remove_own_model(emulator: Emulator, model: Path) -> None:
     """Remove what `deploy_own_model` put there."""
-    s3 = client(emulator, "s3")
+    s3 = make_client(emulator.exports, "s3")
     s3.delete_object(Bucket=MODEL_BUCKET, Key=model.name)
     s3.delete_bucket(Bucket=MODEL_BUCKET)
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from boto3.session import Session
 from botocore.config import Config
 
 from emulator import Emulator
 from emulator.cdk import CdkApp, CdkError
+from emulator.clients import make_client
 from tests.adapter_process import ROOT, AdapterProcess
 
 DECISION = "ballot-local-decision"
@@ -38,18 +38,8 @@ class Account:
         self.app = app
 
     def client(self, service: str) -> Any:
-        exports = self.emulator.exports
-        return closing(
-            Session().client(
-                service,
-                aws_access_key_id=exports["AWS_ACCESS_KEY_ID"],
-                aws_secret_access_key=exports["AWS_SECRET_ACCESS_KEY"],
-                endpoint_url=exports["AWS_ENDPOINT_URL"],
-                region_name=exports["AWS_REGION"],
-                verify=exports["AWS_CA_BUNDLE"],
-                config=Config(read_timeout=70, retries={"total_max_attempts": 1}),
-            )
-        )
+        config = Config(read_timeout=70, retries={"total_max_attempts": 1})
+        return closing(make_client(self.emulator.exports, service, config=config))
 
     def invoke(self, endpoint: str, request: dict[str, Any]) -> dict[str, Any]:
         with self.client("sagemaker-runtime") as runtime:
