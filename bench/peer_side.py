@@ -35,11 +35,20 @@ _NO_TEMPLATE = PromptTemplate("", "")
 
 @dataclass(frozen=True)
 class PeerAnswer:
-    """Log-probabilities of the letters that came back, and the seconds from outside."""
+    """Log-probabilities of the letters that came back, and the seconds from outside.
+
+    `decoded_tokens` are those of the prompt's that its cache did not hold.
+    """
 
     seconds: float
     logprobs: dict[str, float]
     prompt_tokens: int
+    decoded_tokens: int
+
+    @property
+    def tokens(self) -> str:
+        """What the tables say about the tokens."""
+        return f"llama-server: {self.decoded_tokens} of {self.prompt_tokens}"
 
 
 class PeerSide:
@@ -70,6 +79,7 @@ class PeerSide:
             )
             stack.callback(self._stop)
             self._port = port
+            self.last: PeerAnswer | None = None
             self._wait_ready()
             self._connection = stack.enter_context(self.connect())
             self._open = stack.pop_all()
@@ -102,11 +112,13 @@ class PeerSide:
         if reply.status != 200:
             raise BenchError(f"llama-server answered {reply.status}: {reply.body.decode()}")
         answer = json.loads(reply.body)
-        return PeerAnswer(
+        self.last = PeerAnswer(
             seconds=reply.seconds,
             logprobs=_letters(answer["choices"][0]["logprobs"]["content"][0], decision),
             prompt_tokens=answer["usage"]["prompt_tokens"],
+            decoded_tokens=answer["timings"]["prompt_n"],
         )
+        return self.last
 
     def ask_each(self, decisions: Sequence[Decision]) -> float:
         """Return the seconds of asking decisions one after the other."""

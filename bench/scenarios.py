@@ -60,6 +60,12 @@ class Sides:
         running = self.peer
         return sides if running is None else {**sides, PEER: lambda at: peer(running, at)}
 
+    def tokens(self, answers: Sequence[Answer]) -> str:
+        """Return how many tokens the sides decoded for their last answers."""
+        note = answers[-1].tokens
+        last = self.peer.last if self.peer is not None else None
+        return note if last is None else f"{note}; {last.tokens}"
+
     def unrelated(self, seed: str) -> None:
         """Have the adapter and the peer think of something else."""
         decision = self.writer.decision(SHORT, seed=seed)
@@ -108,9 +114,7 @@ def fresh_short(sides: Sides, plan: Plan) -> Outcome:
         LIMIT: at_most(1.05, plus_seconds=OVERHEAD_SECONDS),
         PEER: at_most(1.03),
     }
-    note = answers[-1].tokens
-    if sides.peer is not None:
-        note += f"; llama-server's prompt has {sides.peer.ask(decisions[-1]).prompt_tokens}"
+    note = sides.tokens(answers)
     return Outcome(compare("fresh-short", "a fresh short decision", samples, targets, note=note))
 
 
@@ -144,7 +148,7 @@ def shared_long(sides: Sides, plan: Plan) -> Outcome:
     )
     targets = {LIMIT: at_most(1.03), PEER: at_most(1.0)}
     what = f"{QUESTIONS} questions on one long state"
-    return Outcome(compare("shared-long", what, samples, targets, note=answers[-1].tokens))
+    return Outcome(compare("shared-long", what, samples, targets, note=sides.tokens(answers)))
 
 
 def state_again(sides: Sides, plan: Plan) -> Outcome:
@@ -178,7 +182,7 @@ def state_again(sides: Sides, plan: Plan) -> Outcome:
     )
     targets = {REFERENCE: at_most(0.1), PEER: at_most(1.0)}
     what = "the same long state in a later request"
-    return Outcome(compare("state-again", what, samples, targets, note=answers[-1].tokens))
+    return Outcome(compare("state-again", what, samples, targets, note=sides.tokens(answers)))
 
 
 def interleaved(sides: Sides, plan: Plan) -> Outcome:
@@ -203,7 +207,7 @@ def interleaved(sides: Sides, plan: Plan) -> Outcome:
                 so_far + more for so_far, more in zip(samples[name], each, strict=True)
             ]
     what = f"{len(states)} states of {MIDDLE} tokens, 5 questions each, interleaved"
-    note = f"last round: {answers[-1].tokens}"
+    note = f"last round: {sides.tokens(answers)}"
     rows = compare("interleaved", what, samples, {PEER: at_most(1.0)}, note=note)
     return Outcome(rows or [_alone("interleaved", what, samples[ADAPTER], note)])
 
@@ -251,7 +255,7 @@ def criterion_first(sides: Sides, plan: Plan) -> Outcome:
     )
     what = f"criterion_first, a fixed question of five options, {len(states)} fresh short states"
     targets = {REFERENCE: at_most(0.5)}
-    return Outcome(compare("criterion-first", what, samples, targets, note=answers[-1].tokens))
+    return Outcome(compare("criterion-first", what, samples, targets, note=sides.tokens(answers)))
 
 
 def moves(sides: Sides, plan: Plan) -> Outcome:

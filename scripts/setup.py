@@ -27,6 +27,7 @@ and with `--tests` also:
 
     .build/models/gemma-3-270m-q4_k_m.gguf    a second architecture (under the Gemma terms)
     .build/bindings-0.3.35/llama_cpp          older bindings without a library: another ABI
+    .build/browser/chromium                   a headless Chromium, out of npm's @sparticuz/chromium
 
 Setup can be stopped at any point and run again; what is finished is not repeated.
 """
@@ -44,6 +45,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - whoever has an older Python must
 import argparse
 import hashlib
 import importlib.util
+import json
 import os
 import platform
 import shutil
@@ -78,6 +80,7 @@ from scripts._pins import (
 from scripts._pip import Pip, run_logged
 
 REQUIREMENTS = ("requirements.txt", "container/requirements.txt")
+CLIENT = "client/pyproject.toml"
 SETUP_SOURCES = tuple(
     f"scripts/{name}.py" for name in ("setup", "_cache", "_console", "_pins", "_pip")
 )
@@ -147,9 +150,18 @@ class Setup:
             self.root / REQUIREMENTS[0],
             log="install",
         )
+        self._install_client()
         self.pip.check()
         (self.root / STAMP).write_text(digest)
         return self.console.done(step, f".venv ({duration(time.monotonic() - started)})")
+
+    def _install_client(self) -> None:
+        """Put the `ballot` command into `.venv`, over the sources as they are in the checkout."""
+        self.pip.install(
+            *("--no-deps", "--no-build-isolation"),
+            *("--editable", (self.root / CLIENT).parent),
+            log="install-client",
+        )
 
     def llama_inputs(self) -> None:
         """Link `.build/llama.cpp` to the vocabularies and templates of the pinned source."""
@@ -220,6 +232,35 @@ class Setup:
             (folder / STAMP_NAME).write_text(digest.hexdigest())
         self._report("Node packages", folder, changed=not finished)
 
+    def browser(self) -> None:
+        """Link `.build/browser` to a headless Chromium and the libraries that it may lack."""
+        link = self.root / ".build/browser"
+        packed = self.root / "node_modules/@sparticuz/chromium"
+        version = json.loads((packed / "package.json").read_text())["version"]
+        target = self.cache.folder("browser") / version
+        found = target.is_dir()
+        if not found:
+            self.console.working("unpacking Chromium")
+            with self.cache.staging() as folder:
+                self._unpack_browser(packed / "bin", into=folder / version)
+                (folder / version).rename(target)
+        link_to(target, link=link)
+        self._report("browser", link, changed=not found)
+
+    def _unpack_browser(self, packed: Path, *, into: Path) -> None:
+        into.mkdir()
+        libraries = into / "libraries.tar"
+        for name, file in (("chromium.br", into / "chromium"), ("al2023.tar.br", libraries)):
+            run_logged(
+                ["node", self.root / "scripts/unbrotli.mjs", packed / name, file],
+                log=self.cache.folder("logs") / "browser.log",
+                environ=os.environ,
+            )
+        (into / "chromium").chmod(0o755)
+        with tarfile.open(libraries) as archive:
+            archive.extractall(into, filter="data")
+        libraries.unlink()
+
     def _side_digest(self, requirements: str, *, with_llama: bool) -> str:
         digest = hashlib.sha256((self.root / requirements).read_bytes())
         digest.update(f"{self.root}\n{sys.version}\n".encode())
@@ -229,7 +270,7 @@ class Setup:
 
     def _environment_digest(self) -> str:
         digest = hashlib.sha256()
-        for name in (*REQUIREMENTS, *SETUP_SOURCES):
+        for name in (*REQUIREMENTS, CLIENT, *SETUP_SOURCES):
             digest.update((self.root / name).read_bytes())
         # Scripts in a virtual environment hold its absolute path, so a moved one is stale.
         digest.update(f"{self.root}\n{sys.version}\n{host_wheel_key(LLAMA)}".encode())
@@ -395,6 +436,7 @@ def prepare(*, root: Path, cache: Cache, console: Console, emulator: bool, tests
         if tests:
             setup.model(TEST_MODEL)
             setup.older_bindings()
+            setup.browser()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

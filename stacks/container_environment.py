@@ -18,9 +18,12 @@ def container_environment(endpoint: Endpoint) -> dict[str, str]:
 def _decision(endpoint: Endpoint) -> dict[str, object]:
     """The adapter's variables; its own defaults stand for what is not set."""
     return {
+        "BALLOT_CALIBRATION": endpoint.calibration,
         "BALLOT_CONTEXT_TOKENS": endpoint.context_tokens,
         "BALLOT_GPU_LAYERS": endpoint.gpu_layers,
+        "BALLOT_LAYOUT": endpoint.layout,
         "BALLOT_MAX_QUEUE": endpoint.max_queue,
+        "BALLOT_ORDERS": endpoint.orders,
         "BALLOT_THREADS": endpoint.threads,
     }
 

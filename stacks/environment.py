@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, cast
 
+from stacks.calibration import LAYOUTS, ORDERS, Served, read_calibration
 from stacks.catalog import (
     GGUF_FILE,
     HUB_REPOSITORY,
@@ -25,6 +27,8 @@ KINDS = ("decision", "chat")
 COMPRESSIONS = ("none", "gzip")
 MOST_POOLS = 5
 ALL_LAYERS = -1
+# Where cdk.json lies: what it says of files is meant from there.
+PROJECT_FOLDER = Path(__file__).resolve().parent.parent
 # The retention periods that CloudWatch Logs takes, up to ten years.
 RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 3653)
 
@@ -98,7 +102,10 @@ class Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """One SageMaker endpoint. `instance_types` is in order of preference."""
+    """One SageMaker endpoint.
+
+    `instance_types` is in order of preference, `calibration` the text of the file.
+    """
 
     name: str
     kind: Kind
@@ -116,6 +123,9 @@ class Endpoint:
     gpu_layers: int
     context_tokens: int
     max_queue: int | None
+    layout: str | None
+    orders: int | None
+    calibration: str | None
     health_timeout_seconds: int
     download_timeout_seconds: int
     network_isolation: bool
@@ -266,11 +276,13 @@ class _EndpointReader:
         slow = hardware == "gpu"
         scaling = self._scaling()
         isolated = self._network_isolation()
+        model = self._model()
+        layout, orders = self._layout(), self._orders()
         endpoint = Endpoint(
             name=self._name,
             kind=self._kind or "decision",
             image=self._image(hardware or "cpu"),
-            model=self._model(),
+            model=model,
             hub=self._hub(isolated=isolated),
             compression=cast(
                 "Compression", section.choice("compression", COMPRESSIONS, default="none")
@@ -285,6 +297,9 @@ class _EndpointReader:
             gpu_layers=self._gpu_layers(hardware),
             context_tokens=section.integer("context_tokens", 256, 1_048_576, default=4096),
             max_queue=self._max_queue(),
+            layout=layout,
+            orders=orders,
+            calibration=self._calibration(model, layout, orders),
             health_timeout_seconds=section.integer(
                 "health_timeout_seconds", 60, 3600, default=900 if slow else 600
             ),
@@ -380,10 +395,33 @@ class _EndpointReader:
         return layers
 
     def _max_queue(self) -> int | None:
-        length = self._section.optional_integer("max_queue", 0, 100_000)
-        if length is not None and self._kind == "chat":
-            self._section.refuse("max_queue", "is for decision endpoints")
-        return length
+        self._for_decisions("max_queue")
+        return self._section.optional_integer("max_queue", 0, 100_000)
+
+    def _layout(self) -> str | None:
+        self._for_decisions("layout")
+        return self._section.choice("layout", LAYOUTS) or None
+
+    def _orders(self) -> int | None:
+        self._for_decisions("orders")
+        return self._section.optional_integer("orders", ORDERS[0], ORDERS[-1])
+
+    def _calibration(
+        self, model: Model | None, layout: str | None, orders: int | None
+    ) -> str | None:
+        section = self._section
+        self._for_decisions("calibration")
+        if model is None or self._kind == "chat":
+            section.known("calibration")
+            return None
+        served = Served(
+            model_sha256=model.sha256, layout=layout or LAYOUTS[0], orders=orders or ORDERS[0]
+        )
+        return read_calibration(section, "calibration", served, folder=PROJECT_FOLDER)
+
+    def _for_decisions(self, key: str) -> None:
+        if key in self._section and self._kind == "chat":
+            self._section.refuse(key, "is for decision endpoints")
 
     def _instance_count(self, scaling: Scaling | None) -> int:
         section = self._section

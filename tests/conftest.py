@@ -14,7 +14,8 @@ import pytest
 from adapter.llama import Library, Model
 from adapter.prompt import PromptTemplate, render_template
 from adapter.tokens import Encoder
-from tests.adapter_process import DEMO_MODEL, ROOT, AdapterProcess
+from tests.adapter_process import DEMO_MODEL, GEMMA_MODEL, ROOT, AdapterProcess
+from tests.gguf_models import write_hybrid_model, write_tiny_model
 
 if TYPE_CHECKING:
     from tests.synthesis import Synthesis
@@ -58,6 +59,33 @@ def demo_template(demo_model: Model) -> PromptTemplate:
 def demo_encoder(demo_model: Model, demo_template: PromptTemplate) -> Encoder:
     """The encoder of the demo model."""
     return Encoder(demo_model.vocabulary, demo_template, context_tokens=4096)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """A random attention model over bytes."""
+    path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
+    write_tiny_model(path, chat_template=None)
+    with closing(Model(library, path, gpu_layers=0)) as model:
+        yield model
+
+
+@pytest.fixture(scope="session")
+def hybrid_model(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """A random Qwen3.5 hybrid: three layers with a running state to one of attention."""
+    path = tmp_path_factory.mktemp("hybrid") / "qwen35-random.gguf"
+    write_hybrid_model(path)
+    with closing(Model(library, path, gpu_layers=0)) as model:
+        assert model.metadata("general.architecture") == "qwen35"
+        yield model
+
+
+@pytest.fixture(scope="session")
+def gemma_model(library: Library) -> Iterator[Model]:
+    """Gemma 3 270M: its sliding-window layers see the last 512 tokens."""
+    with closing(Model(library, GEMMA_MODEL, gpu_layers=0)) as model:
+        assert model.metadata("gemma3.attention.sliding_window") == "512"
+        yield model
 
 
 @pytest.fixture

@@ -41,9 +41,10 @@ ENVIRONMENT_KEYS = (
     "region, tags, vpc"
 )
 ENDPOINT_KEYS = (
-    "compression, context_tokens, download_timeout_seconds, gpu_layers, health_timeout_seconds, "
-    "hub, instance_count, instance_pools, instance_type, kind, max_queue, model, "
-    "network_isolation, provision_timeout_seconds, role_arn, scaling, tags, threads, vpc"
+    "calibration, compression, context_tokens, download_timeout_seconds, gpu_layers, "
+    "health_timeout_seconds, hub, instance_count, instance_pools, instance_type, kind, layout, "
+    "max_queue, model, network_isolation, orders, provision_timeout_seconds, role_arn, scaling, "
+    "tags, threads, vpc"
 )
 MODELS = f"qwen3.5-4b-q4-k-m, {SMALL}"
 AMIS = (

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from adapter.admission import Admission, grouped
-from adapter.engine import Forward
+from adapter.engine import Cancelled, Forward
 from adapter.errors import ScoringError, ScoringFailed, Unavailable
+from adapter.lanes import Lanes
 from adapter.lifecycle import Lifecycle
 from adapter.metrics import Metrics
 from adapter.tokens import Encoded
@@ -25,18 +26,28 @@ class Engine:
     def __init__(self) -> None:
         self.seconds = 1.0
         self.error: Exception | None = None
+        self.poison: tuple[int, ...] | None = None
         self.released = threading.Semaphore(0)
         self.entered = threading.Semaphore(0)
         self.order: list[tuple[int, ...]] = []
+        self.together: list[int] = []
+        self.lanes = Lanes()
 
-    def forward(self, encoded: Encoded, is_cancelled: Callable[[], bool]) -> Forward:
+    def forward_together(
+        self, several: Sequence[Encoded], is_cancelled: Callable[[], bool]
+    ) -> list[Forward]:
         self.entered.release()
         assert self.released.acquire(timeout=60)
-        self.order.append(encoded.token_ids)
+        self.order += [encoded.token_ids for encoded in several]
+        self.together.append(len(several))
         if self.error is not None:
             raise self.error
+        if self.poison in [encoded.token_ids for encoded in several]:
+            raise ScoringError("poisoned")
+        if is_cancelled():
+            raise Cancelled
         logits = np.arange(10, dtype=np.float32)
-        return Forward(logits, encoded.input_tokens, 0, self.seconds)
+        return [Forward(logits, encoded.input_tokens, 0, self.seconds) for encoded in several]
 
     def cached_tokens(self, encoded: Encoded) -> int:
         return 0
@@ -73,15 +84,19 @@ class Bench:
         assert not thread.is_alive()
 
     async def ask(self, tokens: int = 10) -> Any:
+        return await self.score(encoded(tokens))
+
+    async def score(self, item: Encoded) -> Any:
         with self.admission.enter() as permit:
-            return await permit.score((encoded(tokens),))
+            return await permit.score((item,))
 
     async def entered(self) -> None:
         assert await asyncio.to_thread(self.engine.entered.acquire, timeout=60)
 
 
 def encoded(tokens: int, *segments: tuple[int, ...]) -> Encoded:
-    return Encoded(segments or ((1,) * (tokens - 1), (2,)), (0, 1), "hash", "version")
+    parts = segments or ((1,) * (tokens - 1), (2,))
+    return Encoded(parts, (0, 1), f"hash of {parts}", "version")
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -136,18 +151,18 @@ def test_full_queue_refuses_and_says_when_to_come_back() -> None:
 def test_three_failures_in_a_row_are_unhealthy_and_a_success_mends_it() -> None:
     bench = Bench()
 
-    async def fail_once() -> None:
+    async def fail_once(tokens: int) -> None:
         bench.engine.released.release()
         with pytest.raises(ScoringFailed) as caught:
-            await bench.ask()
+            await bench.ask(tokens)
         assert "secret" not in caught.value.message
 
     async def scenario() -> None:
         bench.engine.error = ScoringError("a secret of the inside")
-        await fail_once()
-        await fail_once()
+        for tokens in (10, 20, 20, 20):  # a caller that tries again counts once
+            await fail_once(tokens)
         conditions = [bench.lifecycle.condition]
-        await fail_once()
+        await fail_once(30)
         conditions.append(bench.lifecycle.condition)
         bench.engine.error = None
         bench.engine.released.release()
@@ -187,12 +202,14 @@ def test_unfinished_requests_can_be_refused_while_one_is_scored() -> None:
     async def scenario() -> None:
         requests = [asyncio.ensure_future(bench.ask()) for _ in range(3)]
         await bench.entered()
-        bench.admission.refuse_unfinished(
-            Unavailable("closing", code="draining", retry_after_seconds=1)
-        )
-        answers = await asyncio.gather(*requests, return_exceptions=True)
+        with bench.admission.enter() as still_reading:
+            bench.admission.refuse_unfinished(
+                Unavailable("closing", code="draining", retry_after_seconds=1)
+            )
+            requests.append(asyncio.ensure_future(still_reading.score((encoded(10),))))
+            answers = await asyncio.gather(*requests, return_exceptions=True)
 
-        assert [getattr(answer, "code", None) for answer in answers] == ["draining"] * 3
+        assert [getattr(answer, "code", None) for answer in answers] == ["draining"] * 4
 
     with bench.working():
         run(scenario())
@@ -242,22 +259,63 @@ def test_a_decision_that_would_lose_its_state_is_scored_before_others() -> None:
     cold = encoded(30)
     warm = encoded(0, (1,), (2, 2), (3,))
 
-    async def ask(item: Encoded) -> Any:
-        with bench.admission.enter() as permit:
-            return await permit.score((item,))
-
     async def scenario() -> None:
         bench.engine.released.release()
-        await ask(encoded(10))  # now there is a rate
+        await bench.score(encoded(10))  # now there is a rate
         await bench.entered()
-        running = asyncio.ensure_future(ask(encoded(20)))
+        running = asyncio.ensure_future(bench.score(encoded(20)))
         await bench.entered()
-        waiting = [asyncio.ensure_future(ask(item)) for item in (cold, warm, cold)]
+        waiting = [asyncio.ensure_future(bench.score(item)) for item in (cold, warm, cold)]
         await asyncio.sleep(0)
         bench.engine.released.release(4)
         await asyncio.gather(running, *waiting)
 
         assert [len(ids) for ids in bench.engine.order] == [10, 20, 4, 30, 30]
+
+    with bench.working():
+        run(scenario())
+
+
+def test_callers_whose_prompts_end_differently_are_merged_where_there_are_lanes() -> None:
+    bench = Bench()
+    bench.engine.lanes = Lanes(3, batch_tokens=100, context_tokens=100)
+
+    async def scenario() -> None:
+        running = asyncio.ensure_future(bench.ask(20))
+        await bench.entered()
+        waiting = [
+            asyncio.ensure_future(bench.score(encoded(0, *segments)))
+            for segments in (((1,), (2,)), ((7,), (2,)), ((1,), (3,)), ((1,), (4,)), ((1,), (5,)))
+        ]
+        await asyncio.sleep(0)
+        bench.engine.released.release(10)
+        answers = await asyncio.gather(running, *waiting)
+
+        assert bench.engine.together == [1, 3, 1, 1]
+        assert bench.engine.order[1:4] == [(1, 2), (1, 3), (1, 4)]
+        assert all(len(answer.scored) == 1 for answer in answers)
+
+    with bench.working():
+        run(scenario())
+
+
+def test_what_fails_together_is_tried_alone() -> None:
+    bench = Bench()
+    bench.engine.lanes = Lanes(3, batch_tokens=100, context_tokens=100)
+    bench.engine.poison = (1, 3)
+
+    async def scenario() -> None:
+        running = asyncio.ensure_future(bench.ask(20))
+        await bench.entered()
+        waiting = [asyncio.ensure_future(bench.score(encoded(0, (1,), (n,)))) for n in (2, 3, 4)]
+        await asyncio.sleep(0)
+        bench.engine.released.release(10)
+        answers = await asyncio.gather(running, *waiting, return_exceptions=True)
+
+        assert bench.engine.together == [1, 3, 1, 1, 1]
+        assert [isinstance(answer, ScoringFailed) for answer in answers] == [
+            *(False, False, True, False),
+        ]
 
     with bench.working():
         run(scenario())

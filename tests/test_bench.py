@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +38,8 @@ from bench.scenarios import Plan, move
 from bench.soak import growth
 from bench.stats import Spread, alternate, exactly, paired_ratio, spread
 from scripts._console import SetupError
+from tests.adapter_process import ROOT
+from tests.gguf_models import write_tiny_model
 
 
 @pytest.mark.parametrize(
@@ -332,3 +339,50 @@ def test_what_is_not_there_stops_the_bench_with_a_line(
 
     assert bench.main(arguments) == 1
     assert capsys.readouterr().err.startswith(f"bench: {message}")
+
+
+COMMANDS = re.findall(
+    r"^\| `(?:LLAMA_SERVER=path )?make (bench[^`]*)` \|",
+    (ROOT / "bench/README.md").read_text(),
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_that_is_shown_is_a_target_of_make(command: str) -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", *shlex.split(command)], cwd=ROOT, capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert " -m bench" in done.stdout.splitlines()[-1]
+    options = re.sub(r"^.* -m bench(?:\.\w+)?", "", done.stdout.splitlines()[-1])
+    assert all(value in options for value in re.findall(r"=\"?([^\"]+)\"?$", command))
+
+
+def test_the_table_of_commands_is_read() -> None:
+    assert len(COMMANDS) == 8
+
+
+def test_the_bench_runs(tmp_path: Path) -> None:
+    """Two turns of the rows that a random model of no size can take, from start to report."""
+    model = tmp_path / "tiny.gguf"
+    write_tiny_model(model, chat_template=None)
+    rows = ["fresh-short", "moves"]
+    arguments = ["--model", str(model), "--repeat", "2", "--out", str(tmp_path), "--rows", *rows]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "container", "LLAMA_SERVER": ""},
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    (measured,) = report["models"]
+    assert measured["failures"] == []
+    assert {row["name"] for row in measured["outcome"]["rows"]} == set(rows)
+    moved = [row for row in measured["outcome"]["rows"] if row["name"] == "moves"]
+    assert [row["value"]["median"] for row in moved] == [0.0]
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")

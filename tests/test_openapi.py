@@ -9,13 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from tests.adapter_process import ROOT
 from tests.test_bad_input import CONTENT_ENCODINGS, JSON, NOT_JSON, NOT_THE_SCHEMA, TOO_LARGE, Bad
+from tests.test_systemone import CHOICE, EARLY, FIELDS, NOUL, SCORE, WRONG, Early, Wrong, body
 
 # What JSON Schema cannot say: that ids are unique, and that 1.0 is not the number 1.
 UNSAYABLE = {"decisions-same-id", "options-same-id", "orders-float"}
@@ -37,9 +38,11 @@ def validator(document: dict[str, Any], schema: dict[str, Any]) -> Draft202012Va
     return Draft202012Validator(whole)
 
 
-def answer_schema(document: dict[str, Any], status: int) -> dict[str, Any]:
-    """The schema that the document gives for an answer of `/invocations`."""
-    responses = document["paths"]["/invocations"]["post"]["responses"]
+def answer_schema(
+    document: dict[str, Any], status: int, path: str = "/invocations", method: str = "post"
+) -> dict[str, Any]:
+    """The schema that the document gives for an answer."""
+    responses = document["paths"][path][method]["responses"]
     schema: dict[str, Any] = responses[str(status)]["content"]["application/json"]["schema"]
     return schema
 
@@ -110,6 +113,8 @@ def test_the_document_names_the_routes_and_their_methods(
 
     assert methods == {
         "/invocations": ["post"],
+        "/v1/systemone": ["post"],
+        "/v1/models": ["get"],
         "/ping": ["get"],
         "/metrics": ["get"],
         "/openapi.json": ["get"],
@@ -204,6 +209,80 @@ def test_errors_fit_the_schema_of_their_status(
 
     assert response.status_code == row.status
     validator(document, answer_schema(document, row.status)).validate(response.json())
+
+
+@pytest.mark.parametrize("path", ["/v1/systemone", "/invocations"])
+def test_system_one_answers_and_errors_fit(
+    client: httpx.Client, document: dict[str, Any], path: str
+) -> None:
+    requests = {
+        200: body(NOUL, CHOICE, SCORE),
+        400: {**body(NOUL), "model": "another"},
+        413: body(NOUL, state="word " * 5000),
+        422: body(NOUL, {}),
+    }
+    asked = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    for status, request in requests.items():
+        response = client.post(path, json=request)
+
+        assert response.status_code == status
+        assert validator(document, asked).is_valid(request) == (status != 422)
+        validator(document, answer_schema(document, status, path)).validate(response.json())
+    assert not validator(document, asked).is_valid([])
+    both = {**body(NOUL), "decision": None}
+    assert validator(document, asked).is_valid(both) == (path == "/v1/systemone")
+
+
+def test_the_models_fit(client: httpx.Client, document: dict[str, Any]) -> None:
+    schema = answer_schema(document, 200, "/v1/models", "get")
+    validator(document, schema).validate(client.get("/v1/models").json())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in EARLY if row.method == "POST" and row.status < 420],
+    ids=lambda row: row.name,
+)
+def test_early_system_one_errors_fit(
+    client: httpx.Client, document: dict[str, Any], row: Early
+) -> None:
+    response = client.post(row.path, content=row.content, headers=dict(row.headers))
+
+    assert response.status_code == row.status
+    named(document, "SystemOneError").validate(response.json())
+
+
+# A choice whose option has neither a name nor a description.
+@pytest.mark.parametrize(
+    "row", [row for row in WRONG if row.name != "choice-nameless"], ids=lambda row: row.name
+)
+def test_wrong_system_one_requests_are_refused_by_the_schema(
+    document: dict[str, Any], row: Wrong
+) -> None:
+    assert not named(document, "SystemOneRequest").is_valid(row.body)
+
+
+def test_the_schema_allows_the_questions_that_are_answered(
+    client: httpx.Client, document: dict[str, Any]
+) -> None:
+    schema = named(document, "SystemOneRequest")
+    seen = set()
+
+    @settings(max_examples=100, deadline=None)
+    @given(fields=FIELDS)
+    def answered_if_allowed(fields: dict[str, Any]) -> None:
+        criteria = fields.get("criteria")
+        assume(not isinstance(criteria, dict) or all(name.strip() for name in criteria))
+        request = {"state": "s", "questions": {"q": fields}}
+        content = json.dumps(request).encode()
+        response = client.post("/v1/systemone", content=content, headers=JSON)
+
+        allowed = schema.is_valid(request)
+        assert response.status_code == (200 if allowed else 422)
+        seen.add(fields["type"] if allowed else "refused")
+
+    answered_if_allowed()
+    assert seen == {"noul", "choice", "score", "refused"}
 
 
 def test_the_schemas_are_closed(document: dict[str, Any], support_route: dict[str, Any]) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from adapter.decision import Decision, Json, Option
 from adapter.errors import StartupError
-from adapter.native import Limits, parse_request
+from adapter.native import parse_request
 from adapter.prompt import PromptTemplate, plain_template, render_template, write_prompt
+from adapter.wire import Limits
 from tests.adapter_process import LLAMA_FILES, ROOT
 
 TEMPLATES = LLAMA_FILES / "templates"

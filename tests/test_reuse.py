@@ -7,17 +7,16 @@ segment but the last is followed by a move into yet another new context, by way 
 
 from __future__ import annotations
 
-import ctypes
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
 
 import numpy as np
 import pytest
 
+from adapter.context import Context
 from adapter.decision import Decision, Option
 from adapter.engine import (
     BATCH_TOKENS,
@@ -33,16 +32,12 @@ from adapter.engine import (
     start_engine,
 )
 from adapter.errors import ScoringError
-from adapter.llama import Context, Library, Model
+from adapter.llama import Model
 from adapter.prompt import plain_template, render_template
-from adapter.state_cache import Snapshot, StateCache
+from adapter.state_cache import Segment, Snapshot, StateCache
 from adapter.tokens import Encoded, Encoder
-from tests.adapter_process import GEMMA_MODEL
-from tests.gguf_models import write_hybrid_model, write_tiny_model
+from tests.native_logits import CONTEXT_TOKENS, THREADS, decode_alone
 
-CONTEXT_TOKENS = 2048
-# Several threads wait for each other in a busy loop, for seconds where the machine has other work.
-THREADS = 1
 OPTIONS = (Option("a", "Account access."), Option("b", "Billing."), Option("c", "Sales."))
 QUESTIONS = ("Which team should answer?", "Which team has the data?", "Who has called before?")
 TEXT = (
@@ -88,77 +83,6 @@ class Bench:
             segments = self.encode(" ".join(words), 0).segments
             if len(segments) == 3 and len(segments[1]) >= least_tokens:
                 return " ".join(words)
-
-
-def decode_alone(model: Model, encoded: Encoded) -> Logits:
-    """Decode `encoded` in contexts of its own, through llama.cpp's C functions alone."""
-    api = model.library.api
-    context = new_context(model)
-    position = 0
-    for index, segment in enumerate(encoded.segments):
-        for start in range(0, len(segment), 512):
-            chunk = segment[start : start + 512]
-            tokens = (ctypes.c_int32 * len(chunk))(*chunk)
-            # Without positions and flags: it goes on behind what there is, the last one is read.
-            assert api.llama_decode(context, api.llama_batch_get_one(tokens, len(chunk))) == 0
-            position += len(chunk)
-        if api.llama_model_n_swa(model.handle) > 0 and index < len(encoded.segments) - 1:
-            context = moved(model, context)
-    assert position == encoded.input_tokens
-    size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model.handle))
-    logits = np.array(api.llama_get_logits_ith(context, -1)[:size], np.float32)
-    api.llama_free(context)
-    return logits
-
-
-def new_context(model: Model) -> Any:
-    params = model.library.api.llama_context_default_params()
-    params.n_ctx = CONTEXT_TOKENS
-    params.n_batch = params.n_ubatch = 512
-    params.n_outputs_max = 1
-    params.n_threads = params.n_threads_batch = THREADS
-    context = model.library.api.llama_init_from_model(model.handle, params)
-    assert context
-    return context
-
-
-def moved(model: Model, context: Any) -> Any:
-    """Return a new context that holds what a snapshot of `context` does, and free that."""
-    api = model.library.api
-    size = api.llama_state_seq_get_size(context, 0)
-    buffer = (ctypes.c_uint8 * size)()
-    assert api.llama_state_seq_get_data(context, buffer, size, 0) == size
-    api.llama_free(context)
-    fresh = new_context(model)
-    assert api.llama_state_seq_set_data(fresh, buffer, size, 0) == size
-    return fresh
-
-
-@pytest.fixture(scope="session")
-def tiny_model(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """A random attention model over bytes."""
-    path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
-    write_tiny_model(path, chat_template=None)
-    with closing(Model(library, path, gpu_layers=0)) as model:
-        yield model
-
-
-@pytest.fixture(scope="session")
-def hybrid_model(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """A random Qwen3.5 hybrid: three layers with a running state to one of attention."""
-    path = tmp_path_factory.mktemp("hybrid") / "qwen35-random.gguf"
-    write_hybrid_model(path)
-    with closing(Model(library, path, gpu_layers=0)) as model:
-        assert model.metadata("general.architecture") == "qwen35"
-        yield model
-
-
-@pytest.fixture(scope="session")
-def gemma_model(library: Library) -> Iterator[Model]:
-    """Gemma 3 270M: its sliding-window layers see the last 512 tokens."""
-    with closing(Model(library, GEMMA_MODEL, gpu_layers=0)) as model:
-        assert model.metadata("gemma3.attention.sliding_window") == "512"
-        yield model
 
 
 @contextmanager
@@ -493,6 +417,9 @@ class Lying:
 
     def logits(self) -> Logits:
         return self.context.logits()
+
+    def decode_lanes(self, tails: Sequence[Segment], *, position: int) -> list[Logits]:
+        return self.context.decode_lanes(tails, position=position)
 
     def truncate(self, position: int) -> bool:
         return self.context.truncate(position)

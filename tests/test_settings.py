@@ -24,6 +24,7 @@ def test_nothing_set_gives_the_documented_deployment() -> None:
     assert settings.drain_timeout_seconds == 25
     assert (settings.state_cache_mb, settings.state_cache_entries) == (512, 4096)
     assert (settings.layout, settings.orders) == ("evidence_first", 1)
+    assert settings.model_aliases is True
     assert settings.threads is None
     assert settings.gpu_layers == 0
 
@@ -33,12 +34,14 @@ def test_every_variable_is_read() -> None:
         "BALLOT_MODEL_DIR": "/models",
         "BALLOT_GGUF_PATH": "/models/a.gguf",
         "BALLOT_CHAT_TEMPLATE": "/models/a.jinja",
+        "BALLOT_CALIBRATION": "/models/a.json",
         "BALLOT_LLAMA_LIB_DIR": "/opt/llama.cpp/bin",
         "BALLOT_HOST": "::1",
         "BALLOT_PORT": "0",
         "BALLOT_THREADS": " 8 ",
         "BALLOT_GPU_LAYERS": "-1",
         "BALLOT_CONTEXT_TOKENS": "8192",
+        "BALLOT_LANES": "8",
         "BALLOT_MAX_QUEUE": "0",
         "BALLOT_MAX_BODY_BYTES": "2048",
         "BALLOT_MAX_DECISIONS": "1",
@@ -49,6 +52,7 @@ def test_every_variable_is_read() -> None:
         "BALLOT_STATE_CACHE_ENTRIES": "7",
         "BALLOT_LAYOUT": "criterion_first",
         "BALLOT_ORDERS": "2",
+        "BALLOT_MODEL_ALIASES": "off",
         "BALLOT_LOG_LEVEL": "DEBUG",
     }
 
@@ -56,12 +60,14 @@ def test_every_variable_is_read() -> None:
         model_dir=Path("/models"),
         gguf_path=Path("/models/a.gguf"),
         chat_template=Path("/models/a.jinja"),
+        calibration="/models/a.json",
         llama_lib_dir=Path("/opt/llama.cpp/bin"),
         host="::1",
         port=0,
         threads=8,
         gpu_layers=-1,
         context_tokens=8192,
+        lanes=8,
         max_queue=0,
         max_body_bytes=2048,
         max_decisions=1,
@@ -72,6 +78,7 @@ def test_every_variable_is_read() -> None:
         state_cache_entries=7,
         layout="criterion_first",
         orders=2,
+        model_aliases=False,
         log_level="debug",
     )
     assert set(environment) == set(variables())
@@ -102,6 +109,7 @@ def test_readme_lists_every_variable_with_its_default_and_meaning() -> None:
 
     expected = {}
     for name, (_, variable, default) in variables().items():
-        shown = {"BALLOT_THREADS": "auto"}.get(name, "" if default is None else str(default))
+        words = {"BALLOT_THREADS": "auto", "BALLOT_MODEL_ALIASES": "on"}
+        shown = words.get(name, "" if default is None else str(default))
         expected[name] = (shown, variable.allowed, variable.meaning)
     assert documented == expected

@@ -369,7 +369,8 @@ def test_every_requirement_is_pinned_exactly(name: str) -> None:
 
 
 def test_node_packages_are_pinned_exactly_and_name_no_registry() -> None:
-    wanted = json.loads((setup.ROOT / "package.json").read_text())["dependencies"]
+    package = json.loads((setup.ROOT / "package.json").read_text())
+    wanted = package["dependencies"] | package["devDependencies"]
     lock = (setup.ROOT / "package-lock.json").read_text()
     found = json.loads(lock)["packages"]
     assert wanted == {name: found[f"node_modules/{name}"]["version"] for name in wanted}

@@ -30,12 +30,14 @@ BAD_VALUES = {
     "BALLOT_MODEL_DIR": ("", "a folder"),
     "BALLOT_GGUF_PATH": ("", "a file"),
     "BALLOT_CHAT_TEMPLATE": ("", "a file"),
+    "BALLOT_CALIBRATION": ("", "a file, or its JSON"),
     "BALLOT_LLAMA_LIB_DIR": (" ", "a folder"),
     "BALLOT_HOST": ("local host", "an address"),
     "BALLOT_PORT": ("65536", "0 to 65535"),
     "BALLOT_THREADS": ("0", "auto, or 1 to 1024"),
     "BALLOT_GPU_LAYERS": ("all", "-1 to 100000"),
     "BALLOT_CONTEXT_TOKENS": ("255", "256 to 1048576"),
+    "BALLOT_LANES": ("0", "1 to 64"),
     "BALLOT_MAX_QUEUE": ("-1", "0 to 100000"),
     "BALLOT_MAX_BODY_BYTES": ("1MB", "1024 to 1073741824"),
     "BALLOT_MAX_DECISIONS": ("0", "1 to 10000"),
@@ -46,6 +48,7 @@ BAD_VALUES = {
     "BALLOT_STATE_CACHE_ENTRIES": ("1e3", "0 to 1000000"),
     "BALLOT_LAYOUT": ("evidence", "evidence_first, criterion_first"),
     "BALLOT_ORDERS": ("3", "1 or 2"),
+    "BALLOT_MODEL_ALIASES": ("true", "on, off"),
     "BALLOT_LOG_LEVEL": ("loud", "debug, info, warning, error"),
 }
 

@@ -92,3 +92,25 @@ def check_error(answer: Answer) -> dict[str, Any]:
     assert error["field"] is None or isinstance(error["field"], str)
     assert error["request_id"] == answer.headers["x-request-id"]
     return error
+
+
+def check_system_one_error(answer: Answer) -> dict[str, Any]:
+    """Check that `answer` is an error as docs/errors.md describes System One's; return its body."""
+    assert answer.headers["content-type"] == "application/json"
+    error: dict[str, Any] = json.loads(answer.body)
+    assert error.keys() == {"detail", "x_retryable", "x_request_id"}
+    assert error["x_request_id"] == answer.headers["x-request-id"]
+    assert error["x_request_id"] == answer.headers["x-typesafe-request-id"]
+    detail = error["detail"]
+    if answer.status == 422:
+        assert [item.keys() for item in detail] == [{"loc", "msg", "type"}]
+        assert detail[0]["msg"]
+        status, retryable = documented_errors()[detail[0]["type"]]
+        assert (status, retryable) == (400, error["x_retryable"])
+    else:
+        assert detail.keys() == {"error_type", "message", "x_field"}
+        assert detail["message"]
+        expected = documented_errors()[detail["error_type"]]
+        assert expected == (answer.status, error["x_retryable"])
+    assert ("retry-after" in answer.headers) == (answer.status == 503)
+    return error

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from adapter.engine import Cancelled, Forward
-from adapter.errors import ScoringFailed, Unavailable
+from adapter.errors import ScoringError, ScoringFailed, Unavailable
+from adapter.lanes import Lanes
 from adapter.lifecycle import Lifecycle
 from adapter.schedule import Line
 from adapter.scorer import Scored, score
@@ -33,7 +34,12 @@ RATE_WEIGHT = 0.2
 class Scorer(Protocol):
     """What the worker needs of an engine; `adapter.engine.Engine` is one."""
 
-    def forward(self, encoded: Encoded, is_cancelled: Callable[[], bool]) -> Forward: ...
+    @property
+    def lanes(self) -> Lanes: ...
+
+    def forward_together(
+        self, several: Sequence[Encoded], is_cancelled: Callable[[], bool]
+    ) -> list[Forward]: ...
 
     def cached_tokens(self, encoded: Encoded) -> int: ...
 
@@ -79,6 +85,15 @@ class _Job:
                 self.result.set_exception(outcome)
 
 
+@dataclass(eq=False)
+class _Turn:
+    """A job that is being scored: when that began, and its scores so far by their index."""
+
+    job: _Job
+    started: float
+    scored: dict[int, Scored] = field(default_factory=dict)
+
+
 class Permit:
     """The right of one request to be worked on. Only an `Admission` makes one."""
 
@@ -118,6 +133,7 @@ class Admission:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._unfinished: set[_Job] = set()
         self._tokens_per_second: float | None = None
+        self._refusal: Exception | None = None
 
     @property
     def admitted(self) -> int:
@@ -148,6 +164,10 @@ class Admission:
     async def run(self, encoded: tuple[Encoded, ...], deadline: float) -> Answer:
         """Do what `Permit.score` says."""
         now = self._clock()
+        if self._refusal is not None:
+            raise self._refusal
+        if now > deadline:
+            raise _out_of_time()
         if now + self._estimated_wait() > deadline:
             raise self._busy("the requests ahead would take longer than this one may wait")
         job = _Job(encoded, submitted=now, deadline=deadline)
@@ -160,7 +180,11 @@ class Admission:
             self._unfinished.discard(job)
 
     def refuse_unfinished(self, error: Exception) -> None:
-        """Answer every request that has no answer yet with `error`."""
+        """Answer every request that has no answer yet with `error`, also those still on their way.
+
+        There is no way back: the worker is gone, or soon will be.
+        """
+        self._refusal = error
         for job in list(self._unfinished):
             job.abandoned.set()
             job.settle(error)
@@ -177,8 +201,7 @@ class Admission:
             is_open = self._fill(line, wait=not line) and is_open
             line.drop(lambda job: job.abandoned.is_set())
             if line:
-                job = self._next(line, engine)
-                job.settle(self._outcome(job, engine))
+                self._score(self._next(line, engine), engine)
 
     def _fill(self, line: Line[_Job], *, wait: bool) -> bool:
         """Move the jobs that have come into `line`; False once there will be no more."""
@@ -191,48 +214,81 @@ class Admission:
                 wait = False
         return True
 
-    def _next(self, line: Line[_Job], engine: Scorer) -> _Job:
+    def _next(self, line: Line[_Job], engine: Scorer) -> list[_Job]:
+        """Take the job whose turn it is, and those that can be scored in one decode with it."""
         rate = self._tokens_per_second
-        return line.take(
+        job = line.take(
             now=self._clock(),
             at_stake=lambda job, others: _at_stake(engine, job, others),
             seconds=None if rate is None else lambda job: job.input_tokens / rate,
         )
+        most = engine.lanes.count - len(job.encoded)
+        return [job, *line.take_company(lambda other: _are_alike(job, other), most=most)]
 
-    def _outcome(self, job: _Job, engine: Scorer) -> Answer | Exception:
-        started = self._clock()
-        self._observer.waited(started - job.submitted)
+    def _score(self, jobs: Sequence[_Job], engine: Scorer) -> None:
+        """Score all decisions of `jobs`, and settle each job as soon as its last one is scored."""
+        turns = [_Turn(job, started=self._clock()) for job in jobs]
+        for turn in turns:
+            self._observer.waited(turn.started - turn.job.submitted)
+        items = [(turn, index) for turn in turns for index in range(len(turn.job.encoded))]
+        encoded = tuple(turn.job.encoded[index] for turn, index in items)
+        for batch in engine.lanes.batches(encoded, grouped(encoded, engine.cached_tokens)):
+            self._score_batch([items[item] for item in batch], engine)
+
+    def _score_batch(self, items: Sequence[tuple[_Turn, int]], engine: Scorer) -> None:
+        """Score decisions in one forward pass; those of jobs that are over by now are left out."""
+        items = [(turn, index) for turn, index in items if not self._is_over(turn)]
+        if not items:
+            return
+        encoded = [turn.job.encoded[index] for turn, index in items]
         try:
-            scored = self._score_all(job, engine)
-        except Cancelled:
-            return Unavailable(
-                "the time for this request ran out", code="deadline_exceeded", retry_after_seconds=1
+            forwards = engine.forward_together(
+                encoded, lambda: all(self._is_over(turn) for turn, _ in items)
             )
+        except Cancelled:
+            return
         except Exception as error:
-            self._lifecycle.scoring_failed()
-            failed = ScoringFailed("this request could not be scored")
-            failed.__cause__ = error
-            return failed
+            if len(items) > 1:
+                # What one prompt does to llama.cpp is not to fail those that stand beside it.
+                for item in items:
+                    self._score_batch([item], engine)
+            else:
+                self._fail(items[0][0], encoded[0], error)
+            return
+        for (turn, index), one, forward in zip(items, encoded, forwards, strict=True):
+            self._observer.forwarded(forward)
+            self._learn_rate(one.input_tokens / max(forward.seconds, 1e-9))
+            self._scored(turn, index, one, forward)
+
+    def _is_over(self, turn: _Turn) -> bool:
+        """Whether the turn needs no more decodes; it is settled when its time has run out."""
+        if turn.job.abandoned.is_set():
+            return True
+        if self._clock() > turn.job.deadline:
+            turn.job.settle(_out_of_time())
+        return turn.job.result.done()
+
+    def _fail(self, turn: _Turn, encoded: Encoded, error: Exception) -> None:
+        self._lifecycle.scoring_failed(encoded.prompt_sha256)
+        failed = ScoringFailed("this request could not be scored")
+        failed.__cause__ = error
+        turn.job.settle(failed)
+
+    def _scored(self, turn: _Turn, index: int, encoded: Encoded, forward: Forward) -> None:
+        try:
+            turn.scored[index] = score(encoded, forward)
+        except ScoringError as error:
+            return self._fail(turn, encoded, error)
+        if len(turn.scored) < len(turn.job.encoded):
+            return None
         self._lifecycle.scored()
-        return Answer(
+        scored = tuple(turn.scored[index] for index in range(len(turn.scored)))
+        answer = Answer(
             scored,
-            queue_seconds=started - job.submitted,
+            queue_seconds=turn.started - turn.job.submitted,
             forward_seconds=sum(item.forward_seconds for item in scored),
         )
-
-    def _score_all(self, job: _Job, engine: Scorer) -> tuple[Scored, ...]:
-        """Score the job's decisions, those that share a state one after another."""
-        order = grouped(job.encoded, engine.cached_tokens)
-        scored = {index: self._score(job, job.encoded[index], engine) for index in order}
-        return tuple(scored[index] for index in range(len(job.encoded)))
-
-    def _score(self, job: _Job, encoded: Encoded, engine: Scorer) -> Scored:
-        forward = engine.forward(
-            encoded, lambda: job.abandoned.is_set() or self._clock() > job.deadline
-        )
-        self._observer.forwarded(forward)
-        self._learn_rate(encoded.input_tokens / max(forward.seconds, 1e-9))
-        return score(encoded, forward)
+        return turn.job.settle(answer)
 
     def _learn_rate(self, tokens_per_second: float) -> None:
         known = self._tokens_per_second or tokens_per_second
@@ -247,6 +303,19 @@ class Admission:
         return Unavailable(
             message, code="busy", retry_after_seconds=max(1, math.ceil(self._estimated_wait()))
         )
+
+
+def _out_of_time() -> Unavailable:
+    return Unavailable(
+        "the time for this request ran out", code="deadline_exceeded", retry_after_seconds=1
+    )
+
+
+def _are_alike(job: _Job, other: _Job) -> bool:
+    """Whether two jobs of one decision each differ in their last segment alone."""
+    if len(job.encoded) > 1 or len(other.encoded) > 1:
+        return False
+    return job.encoded[0].segments[:-1] == other.encoded[0].segments[:-1]
 
 
 def _at_stake(engine: Scorer, job: _Job, others: Sequence[_Job]) -> int:

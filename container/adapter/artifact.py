@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from adapter.errors import StartupError
 
 _SHARD = re.compile(r"^(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf$")
 _MAGIC = b"GGUF"
+# Large, because after each the hashing thread waits for its turn among Python's threads.
+_BLOCK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,17 @@ class Artifact:
         """The file to load."""
         return self.shards[0]
 
+    def written(self) -> date:
+        """Return the day, in UTC, on which its files had all been written where they lie."""
+        seconds = max(shard.stat().st_mtime for shard in self.shards)
+        return datetime.fromtimestamp(seconds, UTC).date()
+
     def sha256(self) -> str:
         """Return the SHA-256, in hex, of the shards' bytes one after another."""
         digest = hashlib.sha256()
         for shard in self.shards:
             with shard.open("rb") as file:
-                while block := file.read(1 << 20):
+                while block := file.read(_BLOCK_BYTES):
                     digest.update(block)
         return digest.hexdigest()
 

@@ -8,16 +8,19 @@ no others, may be missing; a missing one raises when it is called.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import importlib
+import importlib.util
 import logging
 import re
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NoReturn
 
 from adapter.logs import log
 
+_PACKAGE = "llama_cpp"
 _BINDINGS = "llama_cpp.llama_cpp"
 _HELPERS = "llama_cpp._ctypes_extensions"
 _MAY_BE_MISSING = re.compile(r"\bllama_\w*(lora|adapter)\w*\b")
@@ -30,6 +33,11 @@ def import_bindings() -> ModuleType:
         AttributeError: the libraries lack a function that is not one for LoRA adapters.
         ImportError, OSError, RuntimeError: whatever else importing llama-cpp-python raises.
     """
+    with _package_unread():
+        return _import_tolerantly()
+
+
+def _import_tolerantly() -> ModuleType:
     try:
         return importlib.import_module(_BINDINGS)
     except AttributeError as error:
@@ -43,6 +51,25 @@ def import_bindings() -> ModuleType:
         return importlib.import_module(_BINDINGS)
     finally:
         helpers.ctypes_function_for_shared_library = decorator_for
+
+
+@contextlib.contextmanager
+def _package_unread() -> Iterator[None]:
+    """Let modules of the package be imported without what the package itself imports.
+
+    That is a Python API for whole applications, and takes longer to import than a small model to
+    load. Whoever imports the package later gets it whole, over the same bindings.
+    """
+    spec = importlib.util.find_spec(_PACKAGE)
+    if _PACKAGE in sys.modules or spec is None:
+        yield
+        return
+    stand_in = sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)
+    try:
+        yield
+    finally:
+        if sys.modules.get(_PACKAGE) is stand_in:
+            del sys.modules[_PACKAGE]
 
 
 class _Tolerant:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adapter.errors import ScoringError
+from adapter.lanes import Lanes
 from adapter.state_cache import Prefix, Segment, Snapshot, StateCache
 from adapter.tokens import Encoded
 
@@ -25,6 +26,7 @@ Logits: TypeAlias = npt.NDArray[np.float32]
 
 # Prefill is compute-bound from about 64 tokens on, and 512 was the fastest size measured.
 BATCH_TOKENS = 512
+ONE_LANE = Lanes()
 
 
 class Memory(Protocol):
@@ -33,6 +35,8 @@ class Memory(Protocol):
     def decode(self, tokens: tuple[int, ...], *, position: int, want_logits: bool) -> None: ...
 
     def logits(self) -> Logits: ...
+
+    def decode_lanes(self, tails: Sequence[tuple[int, ...]], *, position: int) -> list[Logits]: ...
 
     def truncate(self, position: int) -> bool: ...
 
@@ -106,8 +110,11 @@ def reuse_candidates(*, is_recurrent: bool, window: int) -> tuple[Reuse, ...]:
 class Engine:
     """Runs forward passes on one context, each from the longest prefix that memory holds."""
 
-    def __init__(self, memory: Memory, reuse: Reuse, cache: StateCache) -> None:
+    def __init__(
+        self, memory: Memory, reuse: Reuse, cache: StateCache, lanes: Lanes = ONE_LANE
+    ) -> None:
         self._memory = memory
+        self.lanes = lanes
         self.reuse = reuse
         self.cache = cache
         # The segments whose ends are marks in the context, and whether anything is behind them.
@@ -122,26 +129,43 @@ class Engine:
             ScoringError: llama.cpp failed, or gave logits that are not finite. Nothing of this
                 prompt is kept.
         """
+        (forward,) = self.forward_together([encoded], is_cancelled)
+        return forward
+
+    def forward_together(
+        self, several: Sequence[Encoded], is_cancelled: Callable[[], bool]
+    ) -> list[Forward]:
+        """Return the logits after the last token of each of `several`.
+
+        They differ in their last segment alone. The last segments of more than one are merged into
+        one decode, which is faster, and moves the logits: what stands beside a prompt then counts.
+
+        Raises:
+            Cancelled, ScoringError: as `forward`, for all of them.
+        """
         start = time.perf_counter()
-        prefix = encoded.segments[:-1]
+        prefix = several[0].segments[:-1]
         try:
             found = self._recall(prefix)
-            self._decode(encoded.segments, found, is_cancelled)
-            logits = self._memory.logits()
-            if not np.isfinite(logits).all():
-                raise ScoringError("the model returned logits that are not finite")
+            self._prefill(prefix, found, is_cancelled)
+            logits = self._last_logits([encoded.segments[-1] for encoded in several], is_cancelled)
         except Cancelled:
             raise
         except BaseException:
             self._distrust(prefix)
             raise
-        cached = _length(prefix[:found])
-        return Forward(
-            logits=logits,
-            decoded_tokens=encoded.input_tokens - cached,
-            cached_tokens=cached,
-            seconds=time.perf_counter() - start,
-        )
+        seconds = (time.perf_counter() - start) / len(several)
+        # What one of them had to decode of the prefix, the others found in memory.
+        cached = [_length(prefix[:found])] + [_length(prefix)] * (len(several) - 1)
+        return [
+            Forward(
+                logits=one,
+                decoded_tokens=encoded.input_tokens - reused,
+                cached_tokens=reused,
+                seconds=seconds,
+            )
+            for one, encoded, reused in zip(logits, several, cached, strict=True)
+        ]
 
     def cached_tokens(self, encoded: Encoded) -> int:
         """Return how many leading tokens of `encoded` a forward pass would find in memory now."""
@@ -219,22 +243,44 @@ class Engine:
         self._at_mark = True
         return True
 
+    def _prefill(self, prefix: Prefix, found: int, is_cancelled: Callable[[], bool]) -> None:
+        """Decode what is missing of `prefix`, whose first `found` segments the context holds."""
+        for index, segment in enumerate(prefix[found:], found):
+            self._decode(segment, _length(prefix[:index]), is_cancelled, want_logits=False)
+            self._mark(segment)
+
+    def _last_logits(
+        self, tails: Sequence[Segment], is_cancelled: Callable[[], bool]
+    ) -> list[Logits]:
+        """Return the logits after each of `tails`, decoded behind what the context holds."""
+        position = _length(self._marked)
+        if len(tails) == 1:
+            self._decode(tails[0], position, is_cancelled, want_logits=True)
+            logits = [self._memory.logits()]
+        else:
+            if is_cancelled():
+                raise Cancelled
+            logits = self._memory.decode_lanes(tails, position=position)
+        if not all(np.isfinite(one).all() for one in logits):
+            raise ScoringError("the model returned logits that are not finite")
+        return logits
+
     def _decode(
-        self, segments: tuple[Segment, ...], found: int, is_cancelled: Callable[[], bool]
+        self,
+        segment: Segment,
+        position: int,
+        is_cancelled: Callable[[], bool],
+        *,
+        want_logits: bool,
     ) -> None:
-        position = _length(segments[:found])
-        for index, segment in enumerate(segments[found:], found):
-            is_last = index == len(segments) - 1
-            for start in range(0, len(segment), BATCH_TOKENS):
-                if is_cancelled():
-                    raise Cancelled
-                chunk = segment[start : start + BATCH_TOKENS]
-                ends = start + len(chunk) == len(segment)
-                self._at_mark = False
-                self._memory.decode(chunk, position=position + start, want_logits=is_last and ends)
-            position += len(segment)
-            if not is_last:
-                self._mark(segment)
+        """Decode `segment` at `position`; with `want_logits`, keep those after its last token."""
+        for start in range(0, len(segment), BATCH_TOKENS):
+            if is_cancelled():
+                raise Cancelled
+            chunk = segment[start : start + BATCH_TOKENS]
+            ends = start + len(chunk) == len(segment)
+            self._at_mark = False
+            self._memory.decode(chunk, position=position + start, want_logits=want_logits and ends)
 
     def _mark(self, segment: Segment) -> None:
         """Note that the context holds exactly the prompt up to `segment`'s end, and save it."""
@@ -262,7 +308,11 @@ class Started:
 
 
 def start_engine(
-    memory: Memory, cache: StateCache, probe: Encoded, candidates: Sequence[Reuse]
+    memory: Memory,
+    cache: StateCache,
+    probe: Encoded,
+    candidates: Sequence[Reuse],
+    lanes: Lanes = ONE_LANE,
 ) -> Started:
     """Return an engine with the first of `candidates` that moves no bit of `probe`'s logits.
 
@@ -272,7 +322,7 @@ def start_engine(
         ScoringError: the probe cannot be scored at all.
     """
     for reuse in candidates[:-1]:
-        engine = Engine(memory, reuse, StateCache(max_bytes=1 << 62, max_entries=1 << 30))
+        engine = Engine(memory, reuse, StateCache(max_bytes=1 << 62, max_entries=1 << 30), lanes)
         engine.start_empty()
         try:
             logits = _proven_logits(engine, probe)
@@ -282,7 +332,7 @@ def start_engine(
         if logits is not None:
             _keep_head(engine, cache, probe)
             return Started(engine, logits)
-    engine = Engine(memory, candidates[-1], cache)
+    engine = Engine(memory, candidates[-1], cache, lanes)
     engine.start_empty()
     return Started(engine, engine.forward(probe, _never).logits)
 

@@ -43,7 +43,27 @@ class RequestError(Exception):
 
 
 class InvalidRequest(RequestError):
-    """The request is understood and wrong; sending it again cannot help."""
+    """The request is understood and wrong; sending it again cannot help.
+
+    `loc` leads to the offending value key by key, for a wire format that tells it so.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        field: str | None = None,
+        loc: tuple[str | int, ...] = (),
+    ) -> None:
+        super().__init__(message, code=code, field=field)
+        self.loc = loc
+
+
+class UnknownModel(RequestError):
+    """The request names a model that does not answer here."""
+
+    code = "unknown_model"
 
 
 class MalformedHttp(RequestError):

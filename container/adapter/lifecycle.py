@@ -25,12 +25,12 @@ class Lifecycle:
 
     def __init__(self) -> None:
         self.state = State.LOADING
-        self._failures = 0
+        self._failed_prompts: set[str] = set()
 
     @property
     def is_healthy(self) -> bool:
         """Whether `/ping` answers 200."""
-        return self.state is State.READY and self._failures < FAILURES_BEFORE_UNHEALTHY
+        return self.state is State.READY and len(self._failed_prompts) < FAILURES_BEFORE_UNHEALTHY
 
     @property
     def condition(self) -> str:
@@ -55,11 +55,15 @@ class Lifecycle:
 
     def scored(self) -> None:
         """A scoring succeeded."""
-        self._failures = 0
+        self._failed_prompts.clear()
 
-    def scoring_failed(self) -> None:
-        """A scoring failed: after three in a row the adapter says that it is not healthy."""
-        self._failures += 1
+    def scoring_failed(self, prompt_sha256: str) -> None:
+        """A scoring failed: after three in a row the adapter says that it is not healthy.
+
+        They must be of different prompts: SDKs try three times, and what one prompt does to the
+        model is no reason to replace a container.
+        """
+        self._failed_prompts.add(prompt_sha256)
 
     def require_ready(self) -> None:
         """Refuse work that this state does not take.

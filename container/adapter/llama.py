@@ -1,4 +1,4 @@
-"""The typed door to llama.cpp: with `bindings`, all that touches llama-cpp-python.
+"""The typed door to llama.cpp: with `bindings` and `context`, all that touches llama-cpp-python.
 
 Every native precondition is checked here in Python, because llama.cpp answers some violations by
 aborting the process. Objects own native memory and are closed explicitly.
@@ -7,22 +7,18 @@ aborting the process. Objects own native memory and are closed explicitly.
 from __future__ import annotations
 
 import ctypes
-import importlib
+import importlib.metadata
 import os
 import re
-import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Generic, TypeVar
 
 from adapter.bindings import import_bindings
-from adapter.errors import ScoringError, StartupError
+from adapter.errors import StartupError
 
 # What llama.cpp's default parameters are. Bindings and library disagree about the layout of these
 # structures exactly when they come from different builds, and then some of these read as absurd.
@@ -66,7 +62,9 @@ _REPACKED = re.compile(r"repack tensor \S+ with (\w+?)_\d+x\d+")
 _TENSORS_OF_TYPE = re.compile(r"- type\s+(\w+):\s+(\d+) tensors")
 _LOG_LEVEL_DEBUG, _LOG_LEVEL_ERROR = 1, 4
 _PIECE_BYTES = 64
-_BYTES = ctypes.POINTER(ctypes.c_uint8)
+
+
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class Library:
         try:
             return str(self.api.llama_version().decode())
         except AttributeError:
-            return f"llama-cpp-python {importlib.import_module('llama_cpp').__version__}"
+            return f"llama-cpp-python {importlib.metadata.version('llama-cpp-python')}"
 
     def _list_devices(self) -> tuple[Device, ...]:
         devices = []
@@ -351,6 +349,30 @@ class Model:
             self.handle = None
 
 
+class Table(Generic[ValueT]):
+    """A value for each token, read out of the native vocabulary when it is first asked for.
+
+    Vocabularies have up to 262,000 tokens: to read them all takes as long as many a start-up.
+    """
+
+    def __init__(self, size: int, read: Callable[[int], ValueT]) -> None:
+        self._values: list[ValueT | None] = [None] * size
+        self._read = read
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, token: int) -> ValueT:
+        value = self._values[token]
+        if value is None:
+            value = self._values[token] = self._read(token)
+        return value
+
+    def __iter__(self) -> Iterator[ValueT]:
+        # What is read in passing is not kept: all of it would be tens of megabytes.
+        return map(self._read, range(len(self)))
+
+
 class Vocabulary:
     """A model's tokens. Reading it is safe from any thread while the model is loaded."""
 
@@ -359,27 +381,27 @@ class Vocabulary:
     LSTRIP, RSTRIP = 128, 256
 
     def __init__(self, api: Any, model: Any) -> None:
-        """Read every token's attributes and bytes out of `model`."""
+        """Wrap the vocabulary of `model`: each token's attributes, and its bytes."""
         self._api = api
         self._vocab = api.llama_model_get_vocab(model)
         self.size = int(api.llama_vocab_n_tokens(self._vocab))
         if self.size == 0:
             raise StartupError("the GGUF holds no vocabulary")
-        read_attribute, vocab = api.llama_vocab_get_attr, self._vocab
-        self.attributes = [read_attribute(vocab, token) for token in range(self.size)]
-        self.pieces = list(self._read_pieces())
+        self.attributes = Table(self.size, self._read_attributes)
+        self.pieces = Table(self.size, self._read_piece)
 
-    def _read_pieces(self) -> Iterator[bytes]:
-        read_piece, vocab = self._api.llama_token_to_piece, self._vocab
-        buffer: Any = ctypes.create_string_buffer(_PIECE_BYTES)
-        for token in range(self.size):
-            length = read_piece(vocab, token, buffer, _PIECE_BYTES, 0, True)
+    def _read_attributes(self, token: int) -> int:
+        return int(self._api.llama_vocab_get_attr(self._vocab, token))
+
+    def _read_piece(self, token: int) -> bytes:
+        size = _PIECE_BYTES
+        while True:
+            buffer: Any = ctypes.create_string_buffer(size)
+            length = self._api.llama_token_to_piece(self._vocab, token, buffer, size, 0, True)
             if length >= 0:
-                yield buffer[:length]
-            else:
-                # It says, negated, how many bytes the piece has.
-                whole: Any = ctypes.create_string_buffer(-length)
-                yield whole[: read_piece(vocab, token, whole, -length, 0, True)]
+                return bytes(buffer[:length])
+            # It says, negated, how many bytes the piece has.
+            size = -length
 
     @property
     def bos(self) -> int | None:
@@ -414,118 +436,3 @@ class Vocabulary:
                 return list(tokens[:count])
             # It says, negated, how many tokens it would have written.
             size = -count
-
-
-class Context:
-    """One llama.cpp context holding one sequence; all calls come from the thread that made it."""
-
-    def __init__(self, model: Model, *, tokens: int, threads: int, batch_tokens: int) -> None:
-        """Create a context for `tokens` positions, decoded `batch_tokens` at a time.
-
-        Raises:
-            StartupError: llama.cpp cannot create it, usually for want of memory.
-        """
-        self._api = model.library.api
-        self._model = model
-        self._owner = threading.get_ident()
-        self.batch_tokens = batch_tokens
-        self.capacity = tokens
-        params = self._api.llama_context_default_params()
-        params.n_ctx = tokens
-        params.n_batch = params.n_ubatch = batch_tokens
-        params.n_seq_max = 1
-        if hasattr(params, "n_outputs_max"):
-            # Fewer outputs than sequences, or than a batch asks for, aborts the process.
-            params.n_outputs_max = 1
-        params.n_threads = params.n_threads_batch = threads
-        model.library.errors.clear()
-        self._handle = self._api.llama_init_from_model(model.handle, params)
-        if not self._handle:
-            raise StartupError(
-                f"llama.cpp cannot create a context of {tokens} tokens: "
-                f"{model.library.last_error()}; lower BALLOT_CONTEXT_TOKENS or add memory"
-            )
-        self._memory = self._api.llama_get_memory(self._handle)
-        self._batch = self._api.llama_batch_init(batch_tokens, 0, 1)
-        for index in range(batch_tokens):
-            self._batch.n_seq_id[index] = 1
-            self._batch.seq_id[index][0] = 0
-        self._tokens = np.ctypeslib.as_array(self._batch.token, shape=(batch_tokens,))
-        self._positions = np.ctypeslib.as_array(self._batch.pos, shape=(batch_tokens,))
-        self._wanted = np.ctypeslib.as_array(self._batch.logits, shape=(batch_tokens,))
-
-    def decode(self, tokens: tuple[int, ...], *, position: int, want_logits: bool) -> None:
-        """Run one decode of at most `batch_tokens` tokens at `position` and after it.
-
-        With `want_logits`, the logits after the last of them can be read until the next call.
-
-        Raises:
-            ScoringError: llama.cpp failed; what the sequence holds is then unknown.
-        """
-        self._check_owner()
-        count = len(tokens)
-        if not 0 < count <= self.batch_tokens or position + count > self.capacity:
-            raise ScoringError(f"a decode of {count} tokens at {position} does not fit: a bug")
-        self._batch.n_tokens = count
-        self._tokens[:count] = tokens
-        self._positions[:count] = np.arange(position, position + count)
-        self._wanted[:count] = 0
-        self._wanted[count - 1] = want_logits
-        status = self._api.llama_decode(self._handle, self._batch)
-        if status != 0:
-            raise ScoringError(f"llama_decode returned {status}")
-
-    def logits(self) -> npt.NDArray[np.float32]:
-        """Return a copy of the last logits asked for, of shape (vocabulary,)."""
-        self._check_owner()
-        pointer = self._api.llama_get_logits_ith(self._handle, -1)
-        if not pointer:
-            raise ScoringError("llama.cpp has no logits: a bug")
-        size = self._model.vocabulary.size
-        return np.ctypeslib.as_array(pointer, shape=(size,)).astype(np.float32, copy=True)
-
-    def truncate(self, position: int) -> bool:
-        """Forget everything from `position` on; False where this memory cannot."""
-        self._check_owner()
-        return bool(self._api.llama_memory_seq_rm(self._memory, 0, position, -1))
-
-    def clear(self, *, wipe: bool) -> None:
-        """Forget everything; with `wipe`, overwrite it too, which takes a while."""
-        self._check_owner()
-        self._api.llama_memory_clear(self._memory, wipe)
-
-    def snapshot_size(self) -> int:
-        """Return how many bytes a snapshot would have now."""
-        self._check_owner()
-        return int(self._api.llama_state_seq_get_size(self._handle, 0))
-
-    def snapshot(self) -> npt.NDArray[np.uint8]:
-        """Return the sequence's whole state."""
-        buffer = np.empty(self.snapshot_size(), np.uint8)
-        written = self._api.llama_state_seq_get_data(
-            self._handle, buffer.ctypes.data_as(_BYTES), len(buffer), 0
-        )
-        if written != len(buffer):
-            raise ScoringError("llama.cpp could not save its state")
-        return buffer
-
-    def restore(self, snapshot: npt.NDArray[np.uint8]) -> None:
-        """Replace the sequence's state by one that `snapshot` returned."""
-        self.clear(wipe=False)
-        read = self._api.llama_state_seq_set_data(
-            self._handle, snapshot.ctypes.data_as(_BYTES), len(snapshot), 0
-        )
-        if read != len(snapshot):
-            raise ScoringError("llama.cpp could not restore its state")
-
-    def close(self) -> None:
-        """Free the context."""
-        if self._handle:
-            self._check_owner()
-            self._api.llama_batch_free(self._batch)
-            self._api.llama_free(self._handle)
-            self._handle = None
-
-    def _check_owner(self) -> None:
-        if threading.get_ident() != self._owner:
-            raise ScoringError("a context is used from another thread than its owner: a bug")

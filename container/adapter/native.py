@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from adapter.decision import LAYOUTS, ORDERS, Decision, Json, Option, Scoring
-from adapter.errors import InvalidRequest
+from adapter.decision import LAYOUTS, ORDERS, Decision, Json, Option, Scoring, kind_of
+from adapter.errors import InvalidRequest, RequestError
 from adapter.scorer import ModelIdentity, Scored
+from adapter.wire import ErrorAnswer, Limits, RequestTiming, Terms, WireFormat
 
 MAX_ID_CHARACTERS = 256
 MIN_OPTIONS = 2
@@ -15,14 +16,6 @@ DEFAULT_SCORING = Scoring()
 READOUT = "quantized last-position logits restricted to declared answer slots; no generated tokens"
 
 Choice = TypeVar("Choice", int, str)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a request may ask for: decisions in one request, options in one decision."""
-
-    decisions: int
-    options: int
 
 
 @dataclass(frozen=True)
@@ -37,22 +30,17 @@ class NativeRequest:
         """Return where in the request its decision number `index` stands."""
         return "decision" if self.single else f"decisions[{index}]"
 
-
-@dataclass(frozen=True)
-class RequestTiming:
-    """Seconds that a whole request waited for the worker, was decoded, and took in all."""
-
-    queue_seconds: float
-    forward_seconds: float
-    total_seconds: float
-
-    def as_json(self) -> dict[str, float]:
-        """Return the timing as the wire has it."""
-        return {
-            "queue_seconds": self.queue_seconds,
-            "forward_seconds": self.forward_seconds,
-            "total_seconds": self.total_seconds,
-        }
+    def render(
+        self, scored: tuple[Scored, ...], *, model: ModelIdentity, timing: RequestTiming
+    ) -> dict[str, Any]:
+        """Return the answer in the form of the request: `result`, or `results` with `timing`."""
+        results = [
+            _result(decision, score, model=model, timing=timing)
+            for decision, score in zip(self.decisions, scored, strict=True)
+        ]
+        if self.single:
+            return {"result": results[0]}
+        return {"results": results, "timing": timing.as_json()}
 
 
 def parse_request(body: Json, limits: Limits, defaults: Scoring = DEFAULT_SCORING) -> NativeRequest:
@@ -135,7 +123,7 @@ def _one_of(value: Json, path: str, allowed: tuple[Choice, ...]) -> Choice:
 def _object(value: Json, path: str) -> dict[str, Json]:
     if not isinstance(value, dict):
         raise InvalidRequest(
-            f"{path or 'the body'} must be an object, not {_kind(value)}",
+            f"{path or 'the body'} must be an object, not {kind_of(value)}",
             code="wrong_type",
             field=path or None,
         )
@@ -145,7 +133,7 @@ def _object(value: Json, path: str) -> dict[str, Json]:
 def _list(value: Json, path: str, *, lowest: int, highest: int, too_many: str) -> list[Json]:
     if not isinstance(value, list):
         raise InvalidRequest(
-            f"{path} must be an array, not {_kind(value)}", code="wrong_type", field=path
+            f"{path} must be an array, not {kind_of(value)}", code="wrong_type", field=path
         )
     if len(value) < lowest:
         raise InvalidRequest(
@@ -163,7 +151,7 @@ def _list(value: Json, path: str, *, lowest: int, highest: int, too_many: str) -
 def _text(value: Json, path: str) -> str:
     if not isinstance(value, str):
         raise InvalidRequest(
-            f"{path} must be a string, not {_kind(value)}", code="wrong_type", field=path
+            f"{path} must be a string, not {kind_of(value)}", code="wrong_type", field=path
         )
     if not value.strip():
         raise InvalidRequest(f"{path} is empty", code="empty_value", field=path)
@@ -209,28 +197,6 @@ def _unique(ids: list[str], path: str) -> None:
         seen.add(item)
 
 
-def _kind(value: Json) -> str:
-    names = {type(None): "null", bool: "a boolean", str: "a string", list: "an array"}
-    return names.get(type(value), "an object" if isinstance(value, dict) else "a number")
-
-
-def render_answer(
-    request: NativeRequest,
-    scored: tuple[Scored, ...],
-    *,
-    model: ModelIdentity,
-    timing: RequestTiming,
-) -> dict[str, Any]:
-    """Return the answer in the form of the request: `result`, or `results` with `timing`."""
-    results = [
-        _result(decision, score, model=model, timing=timing)
-        for decision, score in zip(request.decisions, scored, strict=True)
-    ]
-    if request.single:
-        return {"result": results[0]}
-    return {"results": results, "timing": timing.as_json()}
-
-
 def _result(
     decision: Decision, scored: Scored, *, model: ModelIdentity, timing: RequestTiming
 ) -> dict[str, Any]:
@@ -239,7 +205,7 @@ def _result(
         "option_ids": [option.id for option in decision.options],
         **_scores(scored),
         "prompt_version": scored.prompt_version,
-        "calibration": None,
+        "calibration": scored.calibration_json,
         "model": model.as_json(),
         "readout": READOUT,
         "timing": {
@@ -264,3 +230,14 @@ def _scores(scored: Scored) -> dict[str, Any]:
         "allowed_token_mass": scored.allowed_token_mass,
         "prompt_sha256": scored.prompt_sha256,
     }
+
+
+def _parse(body: Json, terms: Terms) -> NativeRequest:
+    return parse_request(body, terms.limits, terms.scoring)
+
+
+def _render_error(error: RequestError, request_id: str) -> ErrorAnswer:
+    return ErrorAnswer(error.status, error.as_json(request_id))
+
+
+WIRE = WireFormat(parse=_parse, render_error=_render_error, request_id_headers=("x-request-id",))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from adapter import systemone_schema
 from adapter.decision import LAYOUTS, ORDERS, Json
-from adapter.native import MAX_ID_CHARACTERS, MIN_OPTIONS, Limits
+from adapter.json_schema import closed, ref
+from adapter.native import MAX_ID_CHARACTERS, MIN_OPTIONS
 from adapter.tokens import MAX_OPTIONS
+from adapter.wire import Limits
 
 _ERRORS = {
-    "400": "The request is wrong: `field` and `error` say where and how.",
+    "400": "The request is wrong: `field` and `error` say where and how; or no such model.",
     "408": "The body did not arrive in time.",
     "413": "Too many bytes, or too many tokens.",
     "415": "A content type or encoding that is not read.",
@@ -33,30 +36,52 @@ def document(limits: Limits) -> dict[str, Any]:
         },
         "paths": {
             "/invocations": {"post": _invocations()},
+            "/v1/systemone": {"post": _systemone()},
+            "/v1/models": {"get": _models()},
             "/ping": {"get": _ping()},
             "/metrics": {"get": _text("Prometheus metrics.", "text/plain")},
             "/openapi.json": {"get": _text("This document.", "application/json")},
         },
-        "components": {"schemas": _schemas(limits)},
+        "components": {"schemas": {**_schemas(limits), **systemone_schema.schemas(limits)}},
     }
 
 
 def _invocations() -> dict[str, Any]:
+    native = {"anyOf": [{"required": ["decision"]}, {"required": ["decisions"]}]}
+    questions = {"allOf": [ref("SystemOneRequest"), {"not": native}]}
     return {
         "operationId": "invoke",
-        "summary": "Score one decision, or several at once.",
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": _ref("Request")}},
-        },
+        "summary": "Score one decision, or several at once, in either wire format.",
+        "requestBody": _body({"oneOf": [ref("Request"), questions]}),
         "responses": {
-            "200": {
-                "description": "`result` for a `decision`, `results` for `decisions`.",
-                "content": {
-                    "application/json": {"schema": {"oneOf": [_ref("Single"), _ref("Several")]}}
-                },
-            },
-            **{status: _error(text) for status, text in _ERRORS.items()},
+            "200": _json(
+                "`result` for a `decision`, `results` for `decisions`, `answers` for `questions`.",
+                {"oneOf": [ref("Single"), ref("Several"), ref("SystemOneAnswers")]},
+            ),
+            **_errors({"oneOf": [ref("Error"), ref("SystemOneError")]}),
+        },
+    }
+
+
+def _systemone() -> dict[str, Any]:
+    return {
+        "operationId": "systemone",
+        "summary": "Answer questions about one state: TypeSafe's System One API.",
+        "requestBody": _body(ref("SystemOneRequest")),
+        "responses": {
+            "200": _json("One answer for each question.", ref("SystemOneAnswers")),
+            **_errors(ref("SystemOneError")),
+        },
+    }
+
+
+def _models() -> dict[str, Any]:
+    return {
+        "operationId": "models",
+        "summary": "The model that answers System One requests.",
+        "responses": {
+            "200": _json("One model.", ref("SystemOneModels")),
+            "503": _json(_ERRORS["503"], ref("SystemOneError")),
         },
     }
 
@@ -79,46 +104,49 @@ def _text(summary: str, media_type: str) -> dict[str, Any]:
     }
 
 
-def _error(description: str) -> dict[str, Any]:
-    return {
-        "description": description,
-        "content": {"application/json": {"schema": _ref("Error")}},
-    }
+def _body(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
-def _ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
+def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+def _errors(schema: dict[str, Any]) -> dict[str, Any]:
+    invalid = _json("A System One request is wrong: `detail` says where.", ref("SystemOneInvalid"))
+    return {**{status: _json(text, schema) for status, text in _ERRORS.items()}, "422": invalid}
 
 
 def _schemas(limits: Limits) -> dict[str, Any]:
     return {
         "Request": _request(limits),
         "Decision": _decision(limits),
-        "Option": _closed(
+        "Option": closed(
             {"id": _identifier("Told back, never shown to the model."), "description": _prose()}
         ),
-        "Scoring": _closed(
+        "Scoring": closed(
             {
                 "orders": {"enum": list(ORDERS)},
                 "layout": {"enum": list(LAYOUTS)},
             },
             required=[],
         ),
-        "Single": _closed({"result": _ref("Result")}),
-        "Several": _closed(
-            {"results": {"type": "array", "items": _ref("Result")}, "timing": _ref("Timing")}
+        "Single": closed({"result": ref("Result")}),
+        "Several": closed(
+            {"results": {"type": "array", "items": ref("Result")}, "timing": ref("Timing")}
         ),
         "Result": _result(),
-        "Order": _closed(_scores()),
+        "Order": closed(_scores()),
+        "Calibration": _calibration(),
         "Model": _model(),
-        "Timing": _closed(
+        "Timing": closed(
             {
                 "queue_seconds": {"type": "number"},
                 "forward_seconds": {"type": "number"},
                 "total_seconds": {"type": "number"},
             }
         ),
-        "Error": _closed(
+        "Error": closed(
             {
                 "error": {"type": "string"},
                 "code": {"type": "string"},
@@ -133,28 +161,28 @@ def _schemas(limits: Limits) -> dict[str, Any]:
 def _request(limits: Limits) -> dict[str, Any]:
     several = {
         "type": "array",
-        "items": _ref("Decision"),
+        "items": ref("Decision"),
         "minItems": 1,
         "maxItems": limits.decisions,
         "description": "Their ids are unique.",
     }
     return {
         "oneOf": [
-            _closed({"decision": _ref("Decision"), "scoring": _ref("Scoring")}, ["decision"]),
-            _closed({"decisions": several, "scoring": _ref("Scoring")}, ["decisions"]),
+            closed({"decision": ref("Decision"), "scoring": ref("Scoring")}, ["decision"]),
+            closed({"decisions": several, "scoring": ref("Scoring")}, ["decisions"]),
         ]
     }
 
 
 def _decision(limits: Limits) -> dict[str, Any]:
-    return _closed(
+    return closed(
         {
             "id": _identifier("Told back with the result."),
             "state": {"description": "The evidence: any JSON value."},
             "question": _prose(),
             "options": {
                 "type": "array",
-                "items": _ref("Option"),
+                "items": ref("Option"),
                 "minItems": MIN_OPTIONS,
                 "maxItems": limits.options,
                 "description": "Their ids are unique.",
@@ -169,15 +197,15 @@ def _result() -> dict[str, Any]:
         "option_ids": {"type": "array", "items": {"type": "string"}},
         **_scores(),
         "prompt_version": {"type": "string"},
-        "calibration": {"type": "null"},
-        "model": _ref("Model"),
+        "calibration": ref("Calibration"),
+        "model": ref("Model"),
         "readout": {"type": "string"},
-        "timing": _ref("Timing"),
+        "timing": ref("Timing"),
     }
     with_orders = {
         "orders": {
             "type": "array",
-            "items": _ref("Order"),
+            "items": ref("Order"),
             "minItems": 2,
             "maxItems": 2,
             "description": "With `orders: 2`: the scores in the declared and the reversed order.",
@@ -187,7 +215,7 @@ def _result() -> dict[str, Any]:
             "description": "With `orders: 2`: whether both orders put the same option first.",
         },
     }
-    return _closed({**always, **with_orders}, list(always))
+    return closed({**always, **with_orders}, list(always))
 
 
 def _scores() -> dict[str, Any]:
@@ -204,8 +232,30 @@ def _scores() -> dict[str, Any]:
     }
 
 
+def _calibration() -> dict[str, Any]:
+    applied = closed(
+        {
+            "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+            "temperature": {"type": "number", "exclusiveMinimum": 0},
+            "position_prior": {
+                "type": "boolean",
+                "description": "Whether what the model favours each place by was taken off.",
+            },
+        }
+    )
+    return {
+        **applied,
+        "type": ["object", "null"],
+        "description": (
+            "The calibration file behind the probabilities, and what it divided the logits by: 1 "
+            "where it has nothing for such a decision. Null without one, or where the layout or "
+            "the number of orders is not the one that it was fitted for."
+        ),
+    }
+
+
 def _model() -> dict[str, Any]:
-    return _closed(
+    return closed(
         {
             "file": {"type": "string"},
             "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
@@ -219,15 +269,6 @@ def _model() -> dict[str, Any]:
             "llama_cpp": {"type": "string"},
         }
     )
-
-
-def _closed(properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties) if required is None else required,
-        "additionalProperties": False,
-    }
 
 
 def _identifier(description: str) -> Json:

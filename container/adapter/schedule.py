@@ -59,6 +59,24 @@ class Line(Generic[JobT]):
             job.overtaken += 1
         return self._jobs.pop(index)
 
+    def take_company(self, is_alike: Callable[[JobT], bool], *, most: int) -> list[JobT]:
+        """Take out up to `most` jobs that are to be done with the one just taken, in their order.
+
+        They overtake those that they leave behind, and none that was overtaken often enough.
+        """
+        company: list[JobT] = []
+        stay: list[JobT] = []
+        for job in self._jobs:
+            may_pass = all(other.overtaken < MAX_OVERTAKES for other in stay)
+            if len(company) < most and may_pass and is_alike(job):
+                company.append(job)
+                for other in stay:
+                    other.overtaken += 1
+            else:
+                stay.append(job)
+        self._jobs = stay
+        return company
+
     def _turn(
         self,
         now: float,

@@ -49,11 +49,24 @@ class Readout:
 
 
 @dataclass(frozen=True)
+class Applied:
+    """The calibration behind some probabilities: its file's SHA-256, and what of it was used."""
+
+    sha256: str
+    temperature: float
+    position_prior: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as the wire has it."""
+        return dict(self.__dict__)
+
+
+@dataclass(frozen=True)
 class Scored:
     """A scored decision, with the accounting of what it cost.
 
     `orders` are the scores in each option order, where there were several, in the order of the
-    slots of the first of them.
+    slots of the first of them; those are never calibrated.
     """
 
     option_logits: tuple[float, ...]
@@ -66,6 +79,12 @@ class Scored:
     prompt_version: str
     forward_seconds: float
     orders: tuple[Scored, ...] = ()
+    calibration: Applied | None = None
+
+    @property
+    def calibration_json(self) -> dict[str, Any] | None:
+        """The calibration as the wire has it: null where none was applied."""
+        return self.calibration.as_json() if self.calibration else None
 
     @property
     def orders_agree(self) -> bool:
@@ -131,20 +150,28 @@ def _combine(first: Scored, second: Scored) -> Scored:
     """
     orders = (first, _reversed(second))
     averages = [_mean(pair) for pair in zip(*map(_log_probabilities, orders), strict=True)]
-    highest = max(averages)
-    weights = [math.exp(average - highest) for average in averages]
-    total = math.fsum(weights)
     logits = zip(*(order.option_logits for order in orders), strict=True)
     return replace(
         first,
         option_logits=tuple(_mean(pair) for pair in logits),
-        probabilities=tuple(weight / total for weight in weights),
+        probabilities=softmax(averages),
         allowed_token_mass=_mean([order.allowed_token_mass for order in orders]),
         input_tokens=sum(order.input_tokens for order in orders),
         cached_tokens=sum(order.cached_tokens for order in orders),
         forward_seconds=sum(order.forward_seconds for order in orders),
         orders=orders,
     )
+
+
+def softmax(logits: Sequence[float], temperature: float = 1.0) -> tuple[float, ...]:
+    """Return the softmax of `logits` divided by `temperature`.
+
+    Each number depends on the set of the others alone: in another order they get the same bits.
+    """
+    highest = max(logits)
+    weights = [math.exp((logit - highest) / temperature) for logit in logits]
+    total = math.fsum(weights)
+    return tuple(weight / total for weight in weights)
 
 
 def _reversed(scored: Scored) -> Scored:

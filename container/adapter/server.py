@@ -8,6 +8,8 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,11 +17,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from adapter import native, openapi, strict_json
+from adapter import native, openapi, strict_json, systemone
 from adapter.admission import Admission, Answer, Permit
 from adapter.body import read_body
-from adapter.decision import Scoring
+from adapter.decision import Json, Scoring
 from adapter.errors import (
+    InvalidRequest,
     MethodNotAllowed,
     NotFound,
     RequestError,
@@ -30,22 +33,41 @@ from adapter.errors import (
 from adapter.lifecycle import Lifecycle
 from adapter.logs import log
 from adapter.metrics import CONTENT_TYPE, Metrics
-from adapter.scorer import combine_orders
+from adapter.scorer import Scored, combine_orders
 from adapter.settings import Settings
 from adapter.tokens import Encoded
+from adapter.wire import Limits, ParsedRequest, RequestTiming, Terms, WireFormat
 from adapter.worker import Loaded
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/=+-]{1,128}")
 _ROUTES = {
     "/ping": "GET, HEAD",
     "/invocations": "POST",
+    "/v1/systemone": "POST",
+    "/v1/models": "GET, HEAD",
     "/metrics": "GET, HEAD",
     "/openapi.json": "GET, HEAD",
 }
+_SCORING_ROUTES = ("/invocations", "/v1/systemone")
 
 
 class CallerGone(Exception):
     """The caller hung up: whatever is answered, nobody reads it."""
+
+
+@dataclass
+class Exchange:
+    """A request on its way to its answer.
+
+    `wire` is the format of an error: what the path says, until the body says more.
+    """
+
+    request: Request
+    request_id: str
+    wire: WireFormat
+
+
+Handler: TypeAlias = Callable[[Exchange], Awaitable[Response]]
 
 
 class Adapter:
@@ -78,6 +100,8 @@ class Adapter:
         handlers = {
             "/ping": self._ping,
             "/invocations": self._invocations,
+            "/v1/systemone": self._systemone,
+            "/v1/models": self._models,
             "/metrics": self._serve_metrics,
             "/openapi.json": self._openapi,
         }
@@ -96,35 +120,35 @@ class Adapter:
         application.router.redirect_slashes = False
         return application
 
-    def _guarded(
-        self, route: str, handler: Callable[[Request], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _guarded(self, route: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         """Give `handler` its request id, its error answers, its log line and its counters."""
 
         async def endpoint(request: Request) -> Response:
             start = time.perf_counter()
-            request_id = _request_id(request)
+            exchange = Exchange(request, _request_id(request), _wire_of_path(request.scope["path"]))
+            request_id = exchange.request_id
             outcome = "ok"
             try:
-                response = await handler(request)
+                response = await handler(exchange)
             except CallerGone:
                 outcome = "caller_gone"
                 response = Response(status_code=499)
             except RequestError as error:
                 outcome = error.code
-                response = _error_response(error, request_id)
+                response = _error_response(error, exchange)
                 if isinstance(error, ScoringFailed):
                     log(logging.ERROR, "scoring_failed", request_id=request_id, cause=_cause(error))
             except Exception as error:
                 log(logging.ERROR, "bug", request_id=request_id, cause=repr(error))
                 fault = ScoringFailed("the adapter failed on this request", code="internal_error")
                 outcome = fault.code
-                response = _error_response(fault, request_id)
+                response = _error_response(fault, exchange)
             seconds = time.perf_counter() - start
-            response.headers["x-request-id"] = request_id
+            for name in exchange.wire.request_id_headers:
+                response.headers[name] = request_id
             self._metrics.answered(route, outcome, seconds)
             log(
-                logging.INFO if route == "/invocations" else logging.DEBUG,
+                logging.INFO if route in _SCORING_ROUTES else logging.DEBUG,
                 "request",
                 request_id=request_id,
                 route=route,
@@ -145,37 +169,52 @@ class Adapter:
         else:
             refusal = NotFound(f"no such route; the routes are: {', '.join(_ROUTES)}")
 
-        async def refuse(_: Request) -> Response:
+        async def refuse(_: Exchange) -> Response:
             raise refusal
 
         return await self._guarded(path if path in _ROUTES else "other", refuse)(request)
 
-    async def _ping(self, _: Request) -> Response:
+    async def _ping(self, _: Exchange) -> Response:
         status = 200 if self._lifecycle.is_healthy else 503
         return JSONResponse({"status": self._lifecycle.condition}, status_code=status)
 
-    async def _serve_metrics(self, _: Request) -> Response:
+    async def _serve_metrics(self, _: Exchange) -> Response:
         return Response(self._metrics.exposition(), media_type=CONTENT_TYPE)
 
-    async def _openapi(self, _: Request) -> Response:
+    async def _openapi(self, _: Exchange) -> Response:
         return JSONResponse(openapi.document(self._limits(self._require_loaded())))
 
-    async def _invocations(self, request: Request) -> Response:
+    async def _models(self, _: Exchange) -> Response:
+        loaded = self._require_loaded()
+        return JSONResponse(systemone.list_models(loaded.identity, released=loaded.released))
+
+    async def _invocations(self, exchange: Exchange) -> Response:
+        return await self._answer(exchange, _wire_of_body)
+
+    async def _systemone(self, exchange: Exchange) -> Response:
+        return await self._answer(exchange, lambda _: systemone.WIRE)
+
+    async def _answer(
+        self, exchange: Exchange, recognize: Callable[[Json], WireFormat]
+    ) -> Response:
+        """Score what the body asks, in the wire format that `recognize` finds it to be in."""
         start = time.perf_counter()
         with self._admission.enter() as permit:
             loaded = self._require_loaded()
-            body = await self._read(request)
-            parsed, encoded = await asyncio.to_thread(self._prepare, body, loaded)
-            answer = await _unless_caller_gone(request, permit, encoded)
-            timing = native.RequestTiming(
+            body = await self._read(exchange.request)
+            parsed, encoded = await asyncio.to_thread(
+                self._prepare, exchange, body, recognize, loaded
+            )
+            answer = await _unless_caller_gone(exchange.request, permit, encoded)
+            timing = RequestTiming(
                 queue_seconds=answer.queue_seconds,
                 forward_seconds=answer.forward_seconds,
                 total_seconds=time.perf_counter() - start,
             )
-            scored = combine_orders(answer.scored, parsed.scoring.orders)
-            return JSONResponse(
-                native.render_answer(parsed, scored, model=loaded.identity, timing=timing)
+            scored = _calibrated(
+                combine_orders(answer.scored, parsed.scoring.orders), parsed, loaded
             )
+            return JSONResponse(parsed.render(scored, model=loaded.identity, timing=timing))
 
     async def _read(self, request: Request) -> bytes:
         _check_content_type(request.headers.get("content-type", ""))
@@ -188,10 +227,15 @@ class Adapter:
         )
 
     def _prepare(
-        self, body: bytes, loaded: Loaded
-    ) -> tuple[native.NativeRequest, tuple[Encoded, ...]]:
-        defaults = Scoring(layout=self._settings.layout, orders=self._settings.orders)
-        parsed = native.parse_request(strict_json.parse(body), self._limits(loaded), defaults)
+        self,
+        exchange: Exchange,
+        body: bytes,
+        recognize: Callable[[Json], WireFormat],
+        loaded: Loaded,
+    ) -> tuple[ParsedRequest, tuple[Encoded, ...]]:
+        value = strict_json.parse(body)
+        exchange.wire = recognize(value)
+        parsed = exchange.wire.parse(value, self._terms(loaded))
         return parsed, tuple(
             encoded
             for index, decision in enumerate(parsed.decisions)
@@ -200,16 +244,49 @@ class Adapter:
             )
         )
 
-    def _limits(self, loaded: Loaded) -> native.Limits:
-        return native.Limits(
-            decisions=self._settings.max_decisions, options=loaded.encoder.max_options
+    def _terms(self, loaded: Loaded) -> Terms:
+        return Terms(
+            limits=self._limits(loaded),
+            scoring=Scoring(layout=self._settings.layout, orders=self._settings.orders),
+            model=loaded.identity,
+            model_aliases=self._settings.model_aliases,
         )
+
+    def _limits(self, loaded: Loaded) -> Limits:
+        return Limits(decisions=self._settings.max_decisions, options=loaded.encoder.max_options)
 
     def _require_loaded(self) -> Loaded:
         if self._loaded is None:
             self._lifecycle.require_ready()
             raise RuntimeError("ready without a model: a bug")
         return self._loaded
+
+
+def _calibrated(
+    scored: tuple[Scored, ...], parsed: ParsedRequest, loaded: Loaded
+) -> tuple[Scored, ...]:
+    calibration = loaded.calibration
+    if calibration is None:
+        return scored
+    return tuple(
+        calibration.apply(score, kind=decision.kind, scoring=parsed.scoring)
+        for score, decision in zip(scored, parsed.decisions, strict=True)
+    )
+
+
+def _wire_of_path(path: str) -> WireFormat:
+    return systemone.WIRE if path.startswith("/v1/") else native.WIRE
+
+
+def _wire_of_body(body: Json) -> WireFormat:
+    """Tell the wire formats of `/invocations` apart by their keys."""
+    if not isinstance(body, dict) or systemone.KEY not in body:
+        return native.WIRE
+    if "decision" in body or "decisions" in body:
+        raise InvalidRequest(
+            "give decision, decisions or questions: one of them", code="ambiguous_request"
+        )
+    return systemone.WIRE
 
 
 async def _unless_caller_gone(
@@ -259,7 +336,7 @@ def _request_id(request: Request) -> str:
     return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
-def _error_response(error: RequestError, request_id: str) -> Response:
+def _error_response(error: RequestError, exchange: Exchange) -> Response:
     headers = {}
     if error.retry_after_seconds is not None:
         headers["retry-after"] = str(error.retry_after_seconds)
@@ -267,7 +344,8 @@ def _error_response(error: RequestError, request_id: str) -> Response:
         headers["allow"] = error.allowed
     if isinstance(error, SlowBody):
         headers["connection"] = "close"
-    return JSONResponse(error.as_json(request_id), status_code=error.status, headers=headers)
+    answer = exchange.wire.render_error(error, exchange.request_id)
+    return JSONResponse(answer.body, status_code=answer.status, headers=headers)
 
 
 def _cause(error: BaseException) -> str:

@@ -14,6 +14,8 @@ from adapter.decision import LAYOUTS, ORDERS
 from adapter.errors import StartupError
 
 PREFIX = "BALLOT_"
+# Each is a sequence of llama.cpp's, which has room for 256.
+MAX_LANES = 64
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -53,6 +55,12 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+def _file_or_json(text: str) -> str:
+    if not text:
+        raise ValueError(text)
+    return text
+
+
 def _host(text: str) -> str:
     if not text or any(character.isspace() for character in text):
         raise ValueError(text)
@@ -69,6 +77,12 @@ def _layout(text: str) -> str:
     if text not in LAYOUTS:
         raise ValueError(text)
     return text
+
+
+def _switch(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise ValueError(text)
+    return text == "on"
 
 
 def _variable(parse: Callable[[str], Any], allowed: str, meaning: str) -> dict[str, Variable]:
@@ -97,6 +111,14 @@ class Settings:
         default=None,
         metadata=_variable(
             _path, "a file", "A Jinja chat template to use instead of the GGUF's own."
+        ),
+    )
+    calibration: str | None = field(
+        default=None,
+        metadata=_variable(
+            _file_or_json,
+            "a file, or its JSON",
+            "The calibration of this model, as `ballot calibrate` writes it: see docs/quality.md.",
         ),
     )
     llama_lib_dir: Path | None = field(
@@ -136,6 +158,15 @@ class Settings:
         default=4096,
         metadata=_variable(
             _integer(256, 1_048_576), "256 to 1048576", "The longest prompt, in tokens."
+        ),
+    )
+    lanes: int = field(
+        default=1,
+        metadata=_variable(
+            _integer(1, MAX_LANES),
+            f"1 to {MAX_LANES}",
+            "Prompts merged into one decode; more than 1 lets an answer depend on its neighbours: "
+            "see docs/performance.md.",
         ),
     )
     max_queue: int = field(
@@ -210,6 +241,15 @@ class Settings:
             _integer(ORDERS[0], ORDERS[-1]),
             "1 or 2",
             "Option orders scored where a request does not say; 2 adds the reversed one.",
+        ),
+    )
+    model_aliases: bool = field(
+        default=True,
+        metadata=_variable(
+            _switch,
+            "on, off",
+            "Whether System One requests may name the model as the hosted service does: jev-latest "
+            "and every other jev-*.",
         ),
     )
     log_level: str = field(

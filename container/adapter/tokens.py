@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from functools import cached_property
+from itertools import accumulate, product
 from string import ascii_uppercase
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from adapter.decision import LAYOUTS, Decision, Scoring
 from adapter.errors import StartupError, TooLarge
@@ -24,7 +26,16 @@ MAX_OPTIONS = 255
 MIN_STATE_TOKENS = 64
 # Who puts the criterion first says that it comes again: it always gets a decode of its own.
 MIN_CRITERION_TOKENS = 1
+ValueT = TypeVar("ValueT", covariant=True)
 _LABELS = (*ascii_uppercase, *(a + b for a, b in product(ascii_uppercase, repeat=2)))
+
+
+class Table(Protocol[ValueT]):
+    """A value for each token."""
+
+    def __getitem__(self, token: int) -> ValueT: ...
+
+    def __iter__(self) -> Iterator[ValueT]: ...
 
 
 class Vocabulary(Protocol):
@@ -36,8 +47,12 @@ class Vocabulary(Protocol):
     BYTE: int
     LSTRIP: int
     RSTRIP: int
-    attributes: list[int]
-    pieces: list[bytes]
+
+    @property
+    def attributes(self) -> Table[int]: ...
+
+    @property
+    def pieces(self) -> Table[bytes]: ...
 
     @property
     def bos(self) -> int | None: ...
@@ -87,17 +102,24 @@ class Encoder:
         self._vocabulary = vocabulary
         self._template = template
         self._context_tokens = context_tokens
-        markup = _markup_tokens(vocabulary, template)
-        self._longest_piece = max(map(len, vocabulary.pieces))
-        ordinary = _ordinary_tokens(vocabulary)
-        self._spellings = {token: _spell(text, ordinary) for text, token in markup.items()}
-        # Some vocabularies have no token for some bytes: llama.cpp leaves those out of the prompt.
-        self._lost_bytes = bytes(byte for byte in range(256) if bytes([byte]) not in ordinary)
-        opening, self._text_before = _split_after_last(template.before, vocabulary, markup)
-        self._text_after, closing = _split_before_first(template.after, vocabulary, markup)
+        self._markup = _Markup(vocabulary, template)
+        opening, self._text_before = self._markup.split_after_last(template.before)
+        self._text_after, closing = self._markup.split_before_first(template.after)
         self._opening = self._tokenize_opening(opening)
         self._closing = tuple(vocabulary.tokenize(closing, parse_special=True))
         self.labels, self.slots = self._verify_slots(closing)
+
+    def read_vocabulary(self) -> None:
+        """Read all tokens, which only unusual texts need: a start-up need not wait for it."""
+        _ = self._ordinary, self._longest_piece
+
+    @cached_property
+    def _ordinary(self) -> dict[bytes, int]:
+        return _ordinary_tokens(self._vocabulary)
+
+    @cached_property
+    def _longest_piece(self) -> int:
+        return max(map(len, self._vocabulary.pieces))
 
     @property
     def max_options(self) -> int:
@@ -115,7 +137,8 @@ class Encoder:
         prompt = write_prompt(decision, self._template, self.labels, layout)
         body = self._text_before + prompt.content + self._text_after
         # Some texts take seconds a megabyte to tokenize: those that cannot fit are not.
-        self._check_length(math.ceil(len(body.encode()) / self._longest_piece), field, "at least ")
+        if (size := len(body.encode())) > self._context_tokens:
+            self._check_length(math.ceil(size / self._longest_piece), field, "at least ")
         ids = self._tokenize_text(body)
         self._check_length(len(ids), field)
         least = MIN_STATE_TOKENS if layout == "evidence_first" else MIN_CRITERION_TOKENS
@@ -156,17 +179,22 @@ class Encoder:
     def _tokenize_text(self, text: str) -> list[int]:
         """Tokenize text that a caller may have written: no markup token comes out of it."""
         ids = self._vocabulary.tokenize(text, parse_special=False)
-        if self._spellings.keys().isdisjoint(ids):
+        smuggled = {token for token in set(ids) if token in self._markup}
+        if not smuggled:
             return ids
-        return [part for token in ids for part in self._spellings.get(token, (token,))]
+        spellings = {token: _spell(self._markup.text(token), self._ordinary) for token in smuggled}
+        return [part for token in ids for part in spellings.get(token, (token,))]
 
     def _cut(
         self, prompt: Prompt, body: str, ids: list[int], least: int
     ) -> tuple[tuple[int, ...], ...]:
         """Cut into head, prefix and rest; a prefix of fewer than `least` tokens joins the rest."""
+        ends = list(accumulate(len(self._vocabulary.pieces[token]) for token in ids))
         lead = len(self._text_before)
-        head = self._tokens_within(ids, body, lead + prompt.head_end)
-        prefix = self._tokens_within(ids, body, lead + prompt.prefix_end)
+        head, prefix = (
+            bisect_right(ends, self._written_bytes(body, lead + end, ends[-1]))
+            for end in (prompt.head_end, prompt.prefix_end)
+        )
         first = self._opening + tuple(ids[:head])
         middle = tuple(ids[head:prefix])
         last = tuple(ids[prefix:]) + self._closing
@@ -174,22 +202,19 @@ class Encoder:
             middle, last = (), middle + last
         return tuple(segment for segment in (first, middle, last) if segment)
 
-    def _tokens_within(self, ids: list[int], body: str, end: int) -> int:
-        """Return how many of `ids`, the tokens of `body`, end at or before character `end`."""
-        pieces = self._vocabulary.pieces
-        size = self._tokenized_bytes(body[:end])
+    def _written_bytes(self, body: str, end: int, written: int) -> int:
+        """Return how many of the `written` bytes of `body`'s tokens stand before `body[end]`."""
+        size, whole = len(body[:end].encode()), len(body.encode())
+        if written < whole:
+            lost = self._lost_bytes
+            size, whole = (len(text.encode().translate(None, lost)) for text in (body[:end], body))
         # Some vocabularies put a space before a text.
-        written = sum(len(pieces[token]) for token in ids)
-        size += max(0, written - self._tokenized_bytes(body))
-        position = 0
-        for index, token in enumerate(ids):
-            position += len(pieces[token])
-            if position > size:
-                return index
-        return len(ids)
+        return size + max(0, written - whole)
 
-    def _tokenized_bytes(self, text: str) -> int:
-        return len(text.encode("utf-8").translate(None, self._lost_bytes))
+    @cached_property
+    def _lost_bytes(self) -> bytes:
+        """The bytes that have no token: llama.cpp leaves those out of the prompt."""
+        return bytes(byte for byte in range(256) if bytes([byte]) not in self._ordinary)
 
     def _verify_slots(self, closing: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """Find the labels that are one token, of their own, right after the prompt."""
@@ -212,22 +237,60 @@ class Encoder:
         return tuple(labels), tuple(slots)
 
 
-def _markup_tokens(vocabulary: Vocabulary, template: PromptTemplate) -> dict[str, int]:
-    """Return the text and id of every token that only a template may write.
+class _Markup:
+    """The tokens that only a template may write.
 
     These are the control tokens, and those user-defined tokens that this template uses as markup
     (`<think>` for some): llama.cpp would read the latter out of any text.
     """
-    written = set(vocabulary.tokenize(template.before, parse_special=True))
-    written.update(vocabulary.tokenize(template.after, parse_special=True))
-    markup = {}
-    special = vocabulary.CONTROL | vocabulary.USER_DEFINED
-    for token in [at for at, kind in enumerate(vocabulary.attributes) if kind & special]:
-        if vocabulary.attributes[token] & vocabulary.CONTROL or token in written:
-            text = vocabulary.pieces[token].decode("utf-8", "replace")
-            if text.strip():
-                markup[text] = token
-    return markup
+
+    def __init__(self, vocabulary: Vocabulary, template: PromptTemplate) -> None:
+        self._vocabulary = vocabulary
+        written = {
+            token
+            for text in (template.before, template.after)
+            for token in vocabulary.tokenize(text, parse_special=True)
+        }
+        user_defined = vocabulary.USER_DEFINED
+        self._user_defined = {
+            token for token in written if vocabulary.attributes[token] & user_defined
+        }
+        self._written = {self.text(token): token for token in written if token in self}
+
+    def __contains__(self, token: int) -> bool:
+        is_control = self._vocabulary.attributes[token] & self._vocabulary.CONTROL
+        return bool((is_control or token in self._user_defined) and self.text(token).strip())
+
+    def text(self, token: int) -> str:
+        """Return how `token` is written."""
+        return self._vocabulary.pieces[token].decode("utf-8", "replace")
+
+    def split_after_last(self, text: str) -> tuple[str, str]:
+        """Split `text` behind its last markup token, as llama.cpp does: it may eat white space."""
+        found = list(self._find(text))
+        if not found:
+            return "", text
+        rest = text[found[-1].end() :]
+        eats = self._attributes(found[-1]) & self._vocabulary.RSTRIP
+        return text[: found[-1].end()], rest.lstrip() if eats else rest
+
+    def split_before_first(self, text: str) -> tuple[str, str]:
+        """Split `text` before its first markup token, as llama.cpp does: it may eat white space."""
+        first = next(self._find(text), None)
+        if first is None:
+            return text, ""
+        rest = text[: first.start()]
+        eats = self._attributes(first) & self._vocabulary.LSTRIP
+        return rest.rstrip() if eats else rest, text[first.start() :]
+
+    def _find(self, text: str) -> Iterator[re.Match[str]]:
+        if not self._written:
+            return iter(())
+        longest_first = sorted(self._written, key=len, reverse=True)
+        return re.finditer("|".join(map(re.escape, longest_first)), text)
+
+    def _attributes(self, found: re.Match[str]) -> int:
+        return self._vocabulary.attributes[self._written[found.group()]]
 
 
 def _ordinary_tokens(vocabulary: Vocabulary) -> dict[bytes, int]:
@@ -259,34 +322,3 @@ def _spell(text: str, ordinary: dict[bytes, int]) -> tuple[int, ...]:
 
 def _bytes(data: bytes) -> list[bytes]:
     return [data[index : index + 1] for index in range(len(data))]
-
-
-def _split_after_last(text: str, vocabulary: Vocabulary, markup: dict[str, int]) -> tuple[str, str]:
-    """Split `text` behind its last markup token, as llama.cpp does: it may eat white space."""
-    found = list(_find(text, markup))
-    if not found:
-        return "", text
-    last = found[-1]
-    rest = text[last.end() :]
-    eats = vocabulary.attributes[markup[last.group()]] & vocabulary.RSTRIP
-    return text[: last.end()], rest.lstrip() if eats else rest
-
-
-def _split_before_first(
-    text: str, vocabulary: Vocabulary, markup: dict[str, int]
-) -> tuple[str, str]:
-    """Split `text` before its first markup token, as llama.cpp does: it may eat white space."""
-    first = next(_find(text, markup), None)
-    if first is None:
-        return text, ""
-    rest = text[: first.start()]
-    eats = vocabulary.attributes[markup[first.group()]] & vocabulary.LSTRIP
-    return rest.rstrip() if eats else rest, text[first.start() :]
-
-
-def _find(text: str, markup: dict[str, int]) -> Iterator[re.Match[str]]:
-    # Some vocabularies have thousands: a pattern of all of them takes long to compile.
-    written = sorted((item for item in markup if item in text), key=len, reverse=True)
-    if not written:
-        return iter(())
-    return re.finditer("|".join(re.escape(item) for item in written), text)

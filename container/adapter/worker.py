@@ -1,20 +1,26 @@
-"""The one thread that owns the model, from loading it to freeing it."""
+"""The one thread that decodes with the model, from its self-test to its end."""
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
+from typing import Protocol
 
-from adapter.artifact import Artifact, find_artifact
+from adapter.calibration import Calibration, read_calibration
+from adapter.context import Context
 from adapter.cpu import default_threads
-from adapter.decision import Decision, Option
+from adapter.decision import Decision, Option, Scoring
 from adapter.engine import BATCH_TOKENS, Engine, reuse_candidates, start_engine
 from adapter.errors import ScoringError, StartupError, TooLarge
-from adapter.llama import Context, Library, Model
+from adapter.lanes import Lanes
+from adapter.llama import Model, Vocabulary
+from adapter.loading import Loading, in_background
 from adapter.logs import log
 from adapter.prompt import PromptTemplate, plain_template, render_template
 from adapter.scorer import ModelIdentity, read_logits
@@ -38,57 +44,102 @@ class Loaded:
     encoder: Encoder
     identity: ModelIdentity
     cache: StateCache
+    calibration: Calibration | None
+    released: date
+
+
+class Service(Protocol):
+    """What a worker serves; `adapter.process.Process` is one. All calls come from its thread."""
+
+    def loaded(self, loaded: Loaded) -> None:
+        """Take requests from now on."""
+
+    def work(self, engine: Engine) -> None:
+        """Score requests until there are no more."""
+
+    def failed(self, message: str) -> None:
+        """Know that the worker has ended before its time, and why."""
+
+
+class Worker:
+    """The thread. It starts at once, and waits for its service when the model is loaded."""
+
+    def __init__(self, settings: Settings, loading: Loading) -> None:
+        self._settings = settings
+        self._loading = loading
+        self._service: Future[Service] = Future()
+        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
+        self._thread.start()
+
+    def serve(self, service: Service) -> None:
+        """Serve `service`."""
+        self._service.set_result(service)
+
+    def join(self, seconds: float) -> None:
+        """Wait up to `seconds` for the thread's end."""
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        """Whatever ends the worker before its time ends the process."""
+        try:
+            run(
+                self._settings,
+                self._loading,
+                on_ready=lambda loaded: self._service.result().loaded(loaded),
+                work=lambda engine: self._service.result().work(engine),
+            )
+        except StartupError as error:
+            self._service.result().failed(str(error))
+        except BaseException as error:
+            self._service.result().failed(f"the scoring worker died: {error!r}")
 
 
 def run(
     settings: Settings,
+    loading: Loading,
     *,
     on_ready: Callable[[Loaded], None],
     work: Callable[[Engine], None],
 ) -> None:
-    """Load the model, prove it by a self-test, call `on_ready`, `work` until done, free it all.
+    """Prove the loaded model by a self-test, call `on_ready`, `work` until done, free it all.
 
     Raises:
         StartupError: it cannot be loaded as the settings say.
     """
-    artifact = find_artifact(settings.model_dir, settings.gguf_path)
-    library = Library(settings.llama_lib_dir)
-    with ThreadPoolExecutor(1) as hashing:
-        sha256 = hashing.submit(artifact.sha256)
-        with closing(Model(library, artifact.path, gpu_layers=settings.gpu_layers)) as model:
-            _serve(settings, artifact, model, sha256.result, on_ready=on_ready, work=work)
-
-
-def _serve(
-    settings: Settings,
-    artifact: Artifact,
-    model: Model,
-    sha256: Callable[[], str],
-    *,
-    on_ready: Callable[[Loaded], None],
-    work: Callable[[Engine], None],
-) -> None:
-    template = _template(model, settings.chat_template)
-    encoder = Encoder(model.vocabulary, template, context_tokens=settings.context_tokens)
     threads = settings.threads or default_threads()
-    with closing(
-        Context(
-            model,
-            tokens=settings.context_tokens,
-            threads=threads,
-            batch_tokens=min(BATCH_TOKENS, settings.context_tokens),
-        )
-    ) as context:
-        cache = StateCache(
-            max_bytes=settings.state_cache_mb << 20, max_entries=settings.state_cache_entries
-        )
-        engine = _self_tested(context, cache, encoder, model)
-        identity = _identify(settings, artifact, model, threads=threads, sha256=sha256())
-        _warn_of_long_context(settings.context_tokens, model.trained_context_tokens)
-        _warn_of_slow_type(model, settings.gpu_layers)
-        log(logging.INFO, "model_loaded", reuse=engine.reuse.name, **identity.as_json())
-        on_ready(Loaded(encoder, identity, cache))
-        work(engine)
+    calibration = read_calibration(settings.calibration) if settings.calibration else None
+    with closing(loading.model) as model:
+        encoding = in_background("encoder", lambda: _encoder(settings, model))
+        with closing(_context(settings, model, threads=threads)) as context:
+            encoder = encoding.result()
+            cache = StateCache(
+                max_bytes=settings.state_cache_mb << 20, max_entries=settings.state_cache_entries
+            )
+            engine = _self_tested(context, cache, encoder, model)
+            identity = _identify(settings, loading, model, threads=threads)
+            if calibration:
+                _check_calibration(calibration, settings, identity)
+            _warn_of_long_context(settings.context_tokens, model.trained_context_tokens)
+            _warn_of_slow_type(model, settings.gpu_layers)
+            log(logging.INFO, "model_loaded", reuse=engine.reuse.name, **identity.as_json())
+            on_ready(Loaded(encoder, identity, cache, calibration, loading.artifact.written()))
+            in_background("vocabulary", encoder.read_vocabulary)
+            work(engine)
+
+
+def _encoder(settings: Settings, model: Model) -> Encoder:
+    template = _template(model, settings.chat_template)
+    return Encoder(model.vocabulary, template, context_tokens=settings.context_tokens)
+
+
+def _context(settings: Settings, model: Model, *, threads: int) -> Context:
+    return Context(
+        model,
+        tokens=settings.context_tokens,
+        threads=threads,
+        batch_tokens=min(BATCH_TOKENS, settings.context_tokens),
+        lanes=settings.lanes,
+    )
 
 
 def _template(model: Model, override: Path | None) -> PromptTemplate:
@@ -99,13 +150,13 @@ def _template(model: Model, override: Path | None) -> PromptTemplate:
     vocabulary = model.vocabulary
     return render_template(
         source,
-        bos_token=_piece(vocabulary.pieces, vocabulary.bos),
-        eos_token=_piece(vocabulary.pieces, vocabulary.eos),
+        bos_token=_written(vocabulary, vocabulary.bos),
+        eos_token=_written(vocabulary, vocabulary.eos),
     )
 
 
-def _piece(pieces: list[bytes], token: int | None) -> str:
-    return "" if token is None else pieces[token].decode("utf-8", "replace")
+def _written(vocabulary: Vocabulary, token: int | None) -> str:
+    return "" if token is None else vocabulary.pieces[token].decode("utf-8", "replace")
 
 
 def _read_template(path: Path) -> str:
@@ -120,9 +171,10 @@ def _read_template(path: Path) -> str:
 
 def _self_tested(context: Context, cache: StateCache, encoder: Encoder, model: Model) -> Engine:
     tried = reuse_candidates(is_recurrent=model.is_recurrent, window=model.window_tokens)
+    lanes = Lanes(context.lanes, batch_tokens=context.batch_tokens, context_tokens=context.capacity)
     try:
         probe = encoder.encode(SELF_TEST)
-        started = start_engine(context, cache, probe, tried)
+        started = start_engine(context, cache, probe, tried, lanes)
         read_logits(started.logits, probe.slots)
     except TooLarge as error:
         raise StartupError(
@@ -130,18 +182,29 @@ def _self_tested(context: Context, cache: StateCache, encoder: Encoder, model: M
         ) from error
     except ScoringError as error:
         raise StartupError(f"the self-test decision could not be scored: {error}") from error
+    if lanes.count > 1:
+        _try_lanes(started.engine, encoder)
     reuse = started.engine.reuse
     if reuse is not tried[0]:
         log(logging.WARNING, "reuse_changes_bits", tried=tried[0].name, fallback=reuse.name)
     return started.engine
 
 
-def _identify(
-    settings: Settings, artifact: Artifact, model: Model, *, threads: int, sha256: str
-) -> ModelIdentity:
+def _try_lanes(engine: Engine, encoder: Encoder) -> None:
+    both = [encoder.encode(decision) for decision in (SELF_TEST, SELF_TEST.reversed())]
+    try:
+        engine.forward_together(both, lambda: False)
+    except ScoringError as error:
+        raise StartupError(
+            f"llama.cpp cannot merge decodes of this model ({error}); set BALLOT_LANES to 1"
+        ) from error
+    log(logging.WARNING, "lanes_move_bits", lanes=engine.lanes.count)
+
+
+def _identify(settings: Settings, loading: Loading, model: Model, *, threads: int) -> ModelIdentity:
     return ModelIdentity(
-        file=artifact.path.name,
-        sha256=sha256,
+        file=loading.artifact.path.name,
+        sha256=loading.sha256,
         architecture=model.metadata("general.architecture") or "unknown",
         quantization=model.quantization,
         tensor_type=model.tensor_type,
@@ -151,6 +214,14 @@ def _identify(
         backends=tuple(device.name for device in model.library.devices),
         llama_cpp=model.library.version,
     )
+
+
+def _check_calibration(
+    calibration: Calibration, settings: Settings, identity: ModelIdentity
+) -> None:
+    scoring = Scoring(layout=settings.layout, orders=settings.orders)
+    calibration.check_bound(model_sha256=identity.sha256, scoring=scoring)
+    log(logging.INFO, "calibrated", calibration_sha256=calibration.sha256)
 
 
 def _warn_of_long_context(context_tokens: int, trained: int) -> None:

@@ -1,0 +1,174 @@
+"""The calibration of an endpoint in cdk.json: shipped as it is, or refused at synth."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.session import get_session
+
+from adapter.calibration import read_calibration as read_in_adapter
+from adapter.decision import LAYOUTS, ORDERS
+from adapter.prompt import PROMPT_VERSIONS
+from adapter.settings import read_settings
+from stacks import calibration
+from stacks.environment import Endpoint, read_environment
+from stacks.reading import SettingsError
+from tests.api_model import violations
+from tests.invalid_environments import changed
+from tests.synthesis import only, synthesize
+from tests.test_calibration import CONTENT, DEMO_SHA256
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "calibration.json"
+    path.write_text(json.dumps(CONTENT))
+    return path
+
+
+def endpoint(**settings: Any) -> Endpoint:
+    changes = {f"endpoints/cpu/{key}": value for key, value in settings.items()}
+    return read_environment("dev", changed(changes)).endpoints[0]
+
+
+def problems(endpoint_name: str = "cpu", **settings: Any) -> Iterator[str]:
+    changes = {f"endpoints/{endpoint_name}/{key}": value for key, value in settings.items()}
+    with pytest.raises(SettingsError) as error:
+        read_environment("dev", changed(changes))
+    yield from str(error.value).split("\n  ")[1:]
+
+
+def test_the_container_gets_the_text_and_the_model_stays_as_it_is(
+    path: Path, tmp_path: Path
+) -> None:
+    plain = synthesize("dev", tmp_path / "plain", settings=changed({}))
+    with_calibration = synthesize(
+        "dev", tmp_path / "with", settings=changed({"endpoints/cpu/calibration": str(path)})
+    )
+    before, after = (
+        only(synthesis.templates["Ballot-dev-cpu"], "AWS::SageMaker::Model")["PrimaryContainer"]
+        for synthesis in (plain, with_calibration)
+    )
+    assert before["ModelDataSource"] == after["ModelDataSource"]
+    assert after["Environment"] == {**before["Environment"], "BALLOT_CALIBRATION": path.read_text()}
+    read = read_in_adapter(str(read_settings(after["Environment"]).calibration))
+    assert read.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    read.check_bound(model_sha256=DEMO_SHA256, scoring=read.scoring)
+    asked = {"ModelName": "m", "PrimaryContainer": {"Environment": after["Environment"]}}
+    assert violations("sagemaker", "CreateModel", asked) == []
+
+
+def test_a_line_feed_at_the_end_does_not_matter(path: Path) -> None:
+    text = path.read_text()
+    path.write_text(f"{text}\n")
+    assert endpoint(calibration=str(path)).calibration == text
+
+
+def test_layout_and_orders_reach_the_adapter(path: Path, tmp_path: Path) -> None:
+    bound = {"layout": "criterion_first", "orders": 2, "prompt_version": "criterion-first-v1"}
+    path.write_text(json.dumps({**CONTENT, **bound}))
+    settings = changed(
+        {
+            "endpoints/cpu/calibration": str(path),
+            "endpoints/cpu/layout": "criterion_first",
+            "endpoints/cpu/orders": 2,
+        }
+    )
+    template = synthesize("dev", tmp_path / "cdk", settings=settings).templates["Ballot-dev-cpu"]
+    container = only(template, "AWS::SageMaker::Model")["PrimaryContainer"]
+    read = read_settings(container["Environment"])
+    assert (read.layout, read.orders) == ("criterion_first", 2)
+    assert read.calibration == path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("bound", "difference"),
+    [
+        (
+            {"model_sha256": "0" * 64},
+            f'its model_sha256 is "{"0" * 64}", the endpoint\'s is "{DEMO_SHA256}"',
+        ),
+        (
+            {"prompt_version": "direct-options-v0"},
+            'its prompt_version is "direct-options-v0", the endpoint\'s is "direct-options-v1"',
+        ),
+        (
+            {"layout": "criterion_first"},
+            'its layout is "criterion_first", the endpoint\'s is "evidence_first"',
+        ),
+        ({"orders": 2}, "its orders is 2, the endpoint's is 1"),
+        ({"orders": None}, "its orders is null, the endpoint's is 1"),
+    ],
+)
+def test_the_field_that_differs_is_named(
+    bound: dict[str, Any], difference: str, path: Path
+) -> None:
+    path.write_text(json.dumps({**CONTENT, **bound}))
+    (problem,) = problems(calibration=str(path))
+    assert problem.startswith("dev.endpoints.cpu.calibration: ")
+    assert problem.endswith(f" is bound to something else: {difference}")
+
+
+def test_the_endpoints_own_layout_and_orders_count(path: Path) -> None:
+    found = list(problems(calibration=str(path), layout="criterion_first", orders=2))
+    assert [problem.partition(": its ")[2].partition(",")[0] for problem in found] == [
+        'prompt_version is "direct-options-v1"',
+        'layout is "evidence_first"',
+        "orders is 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "cannot be read as JSON: Expecting value"),
+        (b"\xff", "cannot be read as JSON: 'utf-8' codec can't decode"),
+        (b"[]", "is no calibration of version 1, which `ballot calibrate` writes"),
+        (b'{"version": 2}', "is no calibration of version 1"),
+    ],
+)
+def test_what_is_no_calibration_is_told(content: bytes, reason: str, path: Path) -> None:
+    path.write_bytes(content)
+    (problem,) = problems(calibration=str(path))
+    assert reason in problem
+
+
+def test_a_file_that_is_not_there_is_told() -> None:
+    assert list(problems(calibration="nowhere/calibration.json")) == [
+        'dev.endpoints.cpu.calibration: "nowhere/calibration.json" cannot be read as JSON: No such '
+        "file or directory"
+    ]
+
+
+def test_a_path_is_meant_from_the_folder_of_cdk_json() -> None:
+    (problem,) = problems(calibration="cdk.json")
+    assert "is no calibration of version 1" in problem
+
+
+def test_one_that_no_variable_holds_is_told(path: Path) -> None:
+    path.write_text(json.dumps(CONTENT, indent=40))
+    (problem,) = problems(calibration=str(path))
+    assert f"has {len(path.read_text())} characters; a container's variable holds 1024" in problem
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("calibration", "x.json"), ("layout", "evidence_first"), ("orders", 2)]
+)
+def test_a_chat_endpoint_has_none(key: str, value: object) -> None:
+    (problem,) = problems("chat", **{key: value})
+    assert problem == f"dev.endpoints.chat.{key}: {json.dumps(value)} is for decision endpoints"
+
+
+def test_what_the_stacks_know_of_the_adapter_is_so() -> None:
+    assert (calibration.LAYOUTS, calibration.ORDERS) == (LAYOUTS, ORDERS)
+    assert calibration.PROMPT_VERSIONS == PROMPT_VERSIONS
+
+
+def test_a_variable_holds_what_the_api_takes() -> None:
+    shape = get_session().get_service_model("sagemaker").shape_for("EnvironmentValue")
+    assert shape.metadata["max"] == calibration.MOST_CHARACTERS
