@@ -35,6 +35,18 @@ def test_curl_example_is_answered(adapter: AdapterProcess) -> None:
     assert abs(sum(result["probabilities"]) - 1) < 1e-9
 
 
+def test_the_ballot_command_shows_the_answer(adapter: AdapterProcess) -> None:
+    command = readme_command("ballot").replace("127.0.0.1:8080", f"127.0.0.1:{adapter.port}")
+
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    shown = re.findall(r"(account_access|billing|sales) +(0\.\d{4})", done.stdout)
+    assert [name for name, _ in shown] == ["account_access", "billing", "sales"]
+    assert sum(float(figure) for _, figure in shown) == pytest.approx(1, abs=2e-4)
+
+
 def test_start_command_starts_the_adapter() -> None:
     command = readme_command("adapter").replace("-m adapter", "-m adapter selftest")
     assert "selftest" in command
