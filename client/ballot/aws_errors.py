@@ -55,14 +55,22 @@ _FAILED = frozenset(
     }
 )
 _NO_CREDENTIALS = (
+    aws.ConfigNotFound,
+    aws.ConfigParseError,
     aws.CredentialRetrievalError,
+    aws.InvalidConfigError,
+    aws.LoginError,
+    aws.MetadataRetrievalError,
+    aws.MissingDependencyException,
     aws.NoAuthTokenError,
     aws.NoCredentialsError,
     aws.PartialCredentialsError,
     aws.ProfileNotFound,
+    aws.RefreshWithMFAUnsupportedError,
     aws.SSOError,
     aws.TokenRetrievalError,
     aws.UnknownCredentialError,
+    aws.UnknownTokenProviderError,
 )
 _BROKEN_CONNECTION = (aws.ConnectionError, aws.HTTPClientError, aws.IncompleteReadError)
 _NO_REGION = (aws.InvalidRegionError, aws.NoRegionError)

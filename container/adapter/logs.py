@@ -6,6 +6,8 @@ import datetime
 import json
 import logging
 import sys
+import traceback
+from pathlib import Path
 from typing import Any
 
 LOGGER = logging.getLogger("ballot")
@@ -41,3 +43,10 @@ def configure(level: str) -> None:
 def log(level: int, event: str, **fields: Any) -> None:
     """Log `event` with `fields`."""
     LOGGER.log(level, event, extra={"fields": fields})
+
+
+def origin(error: BaseException) -> str:
+    """Return the type of an error and where it was raised, outermost first; its text may quote."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
+    return f"{type(error).__name__} at {places}"

@@ -139,7 +139,7 @@ class Adapter:
                 if isinstance(error, ScoringFailed):
                     log(logging.ERROR, "scoring_failed", request_id=request_id, cause=_cause(error))
             except Exception as error:
-                log(logging.ERROR, "bug", request_id=request_id, cause=repr(error))
+                log(logging.ERROR, "bug", request_id=request_id, cause=origin(error))
                 fault = ScoringFailed("the adapter failed on this request", code="internal_error")
                 outcome = fault.code
                 response = _error_response(fault, exchange)

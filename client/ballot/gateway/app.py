@@ -54,7 +54,9 @@ class Gateway:
         self._settings = settings
         self._decisions = Upstream.of(settings.decisions, settings)
         self._chat = Upstream.of(settings.chat, settings)
-        self._guard = Guard(key=settings.key, is_loopback=settings.is_loopback)
+        self._guard = Guard(
+            key=settings.key, loopback_host=settings.host if settings.is_loopback else None
+        )
         self._calls: Calls[bytes] = Calls(settings.max_calls)
         self._models = Models(decisions=self._decisions, chat=self._chat, calls=self._calls)
         self._open_requests = 0
@@ -96,6 +98,7 @@ class Gateway:
 
         async def handler(exchange: Exchange) -> Response:
             self._check_site(exchange.request)
+            self._guard.check_fetch(exchange.request.headers)
             _check_method(exchange.request, (service.method,))
             self._guard.check_key(exchange.request.headers)
             exchange.cleanup.enter_context(self._admitted())
@@ -156,7 +159,8 @@ class Gateway:
             return await self._stream(exchange, upstream, body)
         if streams not in (False, None):
             raise InvalidRequest("stream must be true or false", code="wrong_type", field="stream")
-        return await self._share(exchange, upstream, body, OpenAI())
+        # A chat is drawn by chance: whoever asks the same twice at once wants two answers.
+        return await self._share(exchange, upstream, body, OpenAI(), only_left=True)
 
     async def _read(self, exchange: Exchange) -> bytes:
         return await read_json_body(
@@ -166,14 +170,25 @@ class Gateway:
         )
 
     async def _share(
-        self, exchange: Exchange, upstream: Upstream, body: bytes, protocol: Protocol
+        self,
+        exchange: Exchange,
+        upstream: Upstream,
+        body: bytes,
+        protocol: Protocol,
+        *,
+        only_left: bool = False,
     ) -> Response:
-        """Answer with what one call to the endpoint says to all who ask the same now."""
+        """Answer with what one call to the endpoint says to all who ask the same now.
+
+        With `only_left`, to those who ask again after they hung up.
+        """
         path = exchange.route
         key = path.encode() + hashlib.sha256(body).digest()
         exchange.upstream = upstream.name
         answer, exchange.is_shared = await exchange.unless_caller_gone(
-            self._calls.share(key, lambda: upstream.send(path, body, protocol))
+            self._calls.share(
+                key, lambda: upstream.send(path, body, protocol), only_left=only_left
+            )
         )
         return Response(answer, media_type="application/json")
 

@@ -16,9 +16,10 @@ _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 class Guard:
     """Refuses requests by their headers alone, before anything else of them is read."""
 
-    def __init__(self, *, key: str | None, is_loopback: bool) -> None:
+    def __init__(self, *, key: str | None, loopback_host: str | None) -> None:
+        """`loopback_host` is the name of loopback that is listened on; None where it is another."""
         self._digest = None if key is None else _digest(key)
-        self._is_loopback = is_loopback
+        self._names = None if loopback_host is None else _LOOPBACK_NAMES | {loopback_host.lower()}
 
     def check_site(self, headers: Headers, *, method: str) -> None:
         """Refuse what a browser sends for a page of another site.
@@ -30,13 +31,22 @@ class Guard:
             Foreign: the host is not a name of loopback, or the origin is not this gateway.
         """
         host = headers.get("host", "")
-        if self._is_loopback and _host_name(host) not in _LOOPBACK_NAMES:
+        if self._names is not None and _host_name(host) not in self._names:
             raise Foreign(f"this gateway answers to 127.0.0.1 and localhost, not to {host[:80]!r}")
         origin = headers.get("origin")
         if method == "POST" and origin is not None and _authority(origin) != host.lower():
             raise Foreign(
                 f"a page of {origin[:80]!r} cannot use this gateway", code="foreign_origin"
             )
+
+    def check_fetch(self, headers: Headers) -> None:
+        """Refuse what a browser says another site had it fetch, whatever the method.
+
+        Raises:
+            Foreign: `Sec-Fetch-Site` is `cross-site`.
+        """
+        if headers.get("sec-fetch-site", "").strip().lower() == "cross-site":
+            raise Foreign("a page of another site cannot use this gateway", code="foreign_origin")
 
     def check_key(self, headers: Headers) -> None:
         """Refuse a request without the key, where there is one.

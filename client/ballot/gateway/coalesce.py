@@ -17,7 +17,7 @@ Answer = TypeVar("Answer")
 UNHEARD_SECONDS = 10.0
 
 
-@dataclass
+@dataclass(eq=False)
 class _Call(Generic[Answer]):
     task: asyncio.Task[Answer]
     callers: int = 0
@@ -30,7 +30,7 @@ class Calls(Generic[Answer]):
     def __init__(self, limit: int, *, unheard_seconds: float = UNHEARD_SECONDS) -> None:
         self._slots = asyncio.Semaphore(limit)
         self._unheard_seconds = unheard_seconds
-        self._calls: dict[bytes, _Call[Answer]] = {}
+        self._calls: dict[bytes, list[_Call[Answer]]] = {}
 
     @property
     def slot(self) -> AbstractAsyncContextManager[None]:
@@ -38,14 +38,16 @@ class Calls(Generic[Answer]):
         return self._slots
 
     async def share(
-        self, key: bytes, function: Callable[[], Awaitable[Answer]]
+        self, key: bytes, function: Callable[[], Awaitable[Answer]], *, only_left: bool = False
     ) -> tuple[Answer, bool]:
         """Return what the call for `key` answers, and whether another request had begun it.
 
-        A caller that is cancelled leaves; a call that all have left is dropped, unless it has
+        With `only_left` it joins none but a call that all its callers have left, which makes it a
+        retry: two that ask the same at once are to get an answer each. A caller that is cancelled leaves; a call that all have left is dropped, unless it has
         started: then its answer is kept for `unheard_seconds`, for who asks again.
         """
-        call = self._calls.get(key)
+        running = self._calls.get(key, ())
+        call = next((one for one in running if not (only_left and one.callers)), None)
         is_shared = call is not None
         if call is None:
             call = self._begin(key, function)
@@ -67,7 +69,7 @@ class Calls(Generic[Answer]):
                 return await function()
 
         call = _Call(asyncio.ensure_future(run()))
-        self._calls[key] = call
+        self._calls.setdefault(key, []).append(call)
         call.task.add_done_callback(lambda task: self._ended(key, call))
         return call
 
@@ -80,5 +82,8 @@ class Calls(Generic[Answer]):
             loop.call_later(self._unheard_seconds, self._forget, key, call)
 
     def _forget(self, key: bytes, call: _Call[Answer]) -> None:
-        if self._calls.get(key) is call:
-            del self._calls[key]
+        running = self._calls.get(key, [])
+        if call in running:
+            running.remove(call)
+        if not running:
+            self._calls.pop(key, None)

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ballot.gateway.errors import CallerGone, GatewayError
-from ballot.gateway.logs import log
+from ballot.gateway.logs import log, origin
 from ballot.gateway.protocols import Protocol
 
 CALLER_GONE = "caller_gone"
@@ -120,7 +120,7 @@ class Endpoint:
         except GatewayError as error:
             return self._refuse(exchange, error)
         except Exception as error:
-            log(logging.ERROR, "bug", request_id=exchange.request_id, cause=repr(error))
+            log(logging.ERROR, "bug", request_id=exchange.request_id, cause=origin(error))
             return self._refuse(exchange, GatewayError("the gateway failed on this request"))
 
     def _refuse(self, exchange: Exchange, error: GatewayError) -> Response:
