@@ -29,6 +29,8 @@ ESCAPE = "\x1b"
 COMMANDS = (
     "decide",
     "chat",
+    "evaluate",
+    "bench",
     "endpoints",
     "doctor",
     "gateway",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3.exceptions
 from boto3.session import Session
 from botocore import exceptions as aws
 
@@ -96,6 +97,39 @@ def test_redirects_are_not_followed(way: str) -> None:
         client.decide(DECISION)
 
     assert (caught.value.status, caught.value.code) == (307, "http_307")
+
+
+# -- Proxies --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_no_proxy_stands_before_this_machine(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with scripted(GOOD) as proxy, scripted(GOOD, GOOD) as endpoint:
+        for name in ("HTTP_PROXY", "http_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        url = endpoint.url.replace("127.0.0.1", host)
+        with Ballot(url=url, key="secret", retry=ONCE) as client:
+            client.decide(DECISION)
+        with Ballot(url="http://ballot.example", retry=ONCE) as client:
+            client.decide(DECISION)
+
+    assert [request.headers["host"] for request in proxy.received] == ["ballot.example"]
+    assert [request.headers["authorization"] for request in endpoint.received] == ["Bearer secret"]
+
+
+@pytest.mark.parametrize("client", [Ballot, AsyncBallot])
+@pytest.mark.parametrize("proxy", ["ftp://127.0.0.1:9", "http://127.0.0.1:x"])
+def test_a_proxy_that_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch, client: type[Ballot | AsyncBallot], proxy: str
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+
+    with pytest.raises(InvalidRequest, match="ALL_PROXY") as caught:
+        client(url="http://ballot.example")
+
+    assert caught.value.code == "invalid_proxy"
 
 
 # -- Time-outs ------------------------------------------------------------------------------------
@@ -316,6 +350,15 @@ def test_a_region_that_is_no_host_name(no_aws: pytest.MonkeyPatch) -> None:
         (aws.TokenRetrievalError(provider="sso", error_msg="none"), AccessDenied, "no_credentials"),
         (aws.CredentialRetrievalError(provider="x", error_msg="y"), AccessDenied, "no_credentials"),
         (aws.PartialCredentialsError(provider="x", cred_var="y"), AccessDenied, "no_credentials"),
+        (aws.LoginRefreshRequired(), AccessDenied, "no_credentials"),
+        (aws.LoginTokenLoadError(error_msg="none"), AccessDenied, "no_credentials"),
+        (aws.MetadataRetrievalError(error_msg="none"), AccessDenied, "no_credentials"),
+        (aws.RefreshWithMFAUnsupportedError(), AccessDenied, "no_credentials"),
+        (aws.MissingDependencyException(msg="awscrt"), AccessDenied, "no_credentials"),
+        (aws.InvalidConfigError(error_msg="none"), AccessDenied, "no_credentials"),
+        (aws.ConfigNotFound(path="x"), AccessDenied, "no_credentials"),
+        (aws.ConfigParseError(path="x"), AccessDenied, "no_credentials"),
+        (aws.UnknownTokenProviderError(name="x"), AccessDenied, "no_credentials"),
         (aws.ParamValidationError(report="no body"), InvalidRequest, "invalid_aws_request"),
         (aws.ReadTimeoutError(endpoint_url="x"), TransportFailed, "timed_out"),
         (aws.ConnectTimeoutError(endpoint_url="x"), TransportFailed, "timed_out"),
@@ -335,6 +378,77 @@ def test_what_botocore_raises(raised: Exception, kind: type[BallotError], code: 
     assert (type(error), error.code, error.status) == (kind, code, None)
     assert error.message == str(raised)
     assert error.retryable == (kind is TransportFailed)
+
+
+class FailingSession:
+    """Stands for a boto3 session whose clients raise what botocore lets through."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def client(self, *_: Any, **__: Any) -> FailingSession:
+        return self
+
+    def invoke_endpoint(self, **_: Any) -> None:
+        raise self._error
+
+    invoke_endpoint_with_response_stream = invoke_endpoint
+
+
+@pytest.mark.parametrize("method", ["send", "stream"])
+@pytest.mark.parametrize(
+    ("raised", "kind", "code"),
+    [
+        (urllib3.exceptions.ProtocolError("cut off"), TransportFailed, "connection_failed"),
+        (urllib3.exceptions.TimeoutStateError("slow"), TransportFailed, "connection_failed"),
+        (
+            urllib3.exceptions.ReadTimeoutError(None, "x", "slow"),  # type: ignore[arg-type]
+            TransportFailed,
+            "timed_out",
+        ),
+        (ConnectionResetError("reset"), TransportFailed, "connection_failed"),
+        (PermissionError(13, "denied", "credentials"), AccessDenied, "no_credentials"),
+        (
+            RuntimeError(
+                "Credentials were refreshed, but the refreshed credentials are still expired."
+            ),
+            AccessDenied,
+            "no_credentials",
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_what_botocore_lets_through(
+    raised: Exception, kind: type[BallotError], code: str, method: str
+) -> None:
+    transport = SageMakerTransport(ENDPOINT, session=FailingSession(raised))
+
+    with pytest.raises(BallotError) as caught:
+        getattr(transport, method)("/invocations", b"{}", timeout=5)
+
+    assert (type(caught.value), caught.value.code) == (kind, code)
+    assert caught.value.__cause__ is raised
+
+
+def test_a_bug_is_not_taken_for_credentials() -> None:
+    transport = SageMakerTransport(ENDPOINT, session=FailingSession(RuntimeError("a bug")))
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        transport.send("/invocations", b"{}", timeout=5)
+
+
+def test_credentials_that_were_mended_are_read_again(
+    no_aws: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with scripted(GOOD) as endpoint:
+        no_aws.setenv("AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME", endpoint.url)
+        with Ballot(endpoint_name=ENDPOINT, region=REGION, retry=ONCE) as client:
+            with pytest.raises(AccessDenied):
+                client.decide(DECISION)
+            (tmp_path / "credentials").write_text(
+                "[default]\naws_access_key_id = AKIDEXAMPLE\naws_secret_access_key = secret\n"
+            )
+            assert client.decide(DECISION).best == "b"
 
 
 def test_the_environment_says_where_sagemaker_is(no_aws: pytest.MonkeyPatch) -> None:

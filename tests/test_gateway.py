@@ -13,8 +13,20 @@ from typing import Any
 import httpx
 import pytest
 import zstandard
+from starlette.datastructures import Headers
 
-from ballot.gateway import GatewaySettings, SageMakerTarget, StartupError, UrlTarget, connection
+from adapter.logs import origin as adapter_origin
+from ballot.gateway import (
+    GatewaySettings,
+    SageMakerTarget,
+    StartupError,
+    UrlTarget,
+    app,
+    connection,
+    create_app,
+)
+from ballot.gateway.auth import Guard
+from ballot.gateway.errors import Foreign
 from ballot.gateway.serve import listen
 from tests.adapter_process import ROOT
 from tests.gateway_server import (
@@ -286,6 +298,24 @@ def test_a_post_from_another_site_is_refused(
     answer = client.post(path, json=BODIES[path], headers={"origin": origin})
     assert check_error(answer) == (403, "foreign_origin")
     assert asked == []
+
+
+@pytest.mark.parametrize(("method", "path"), API)
+def test_what_a_browser_calls_cross_site_is_refused(
+    client: httpx.Client, asked: list[Any], method: str, path: str
+) -> None:
+    headers = {"sec-fetch-site": "cross-site"}
+    answer = client.request(method, path, json=BODIES.get(path), headers=headers)
+    assert check_error(answer) == (403, "foreign_origin")
+    assert asked == []
+    assert client.get("/", headers=headers).status_code == 200
+
+
+def test_the_address_that_is_listened_on_is_answered() -> None:
+    guard = Guard(key=None, loopback_host="127.0.0.2")
+    guard.check_site(Headers({"host": "127.0.0.2:8787"}), method="GET")
+    with pytest.raises(Foreign):
+        guard.check_site(Headers({"host": "127.0.0.3:8787"}), method="GET")
 
 
 def test_the_gateways_own_page_may_post(gateway: RunningGateway, client: httpx.Client) -> None:
@@ -569,6 +599,28 @@ def test_the_log_has_a_line_a_request_and_nothing_that_was_said(
     assert "secret" not in json.dumps(lines)
 
 
+def test_the_log_of_a_bug_says_where_and_nothing_that_was_said(
+    client: httpx.Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, logger="ballot.gateway")
+
+    def fail(_: bytes) -> None:
+        raise ValueError("a secret")
+
+    monkeypatch.setattr(app, "_json_object", fail)
+    answer = client.post("/v1/systemone", json=SYSTEM_ONE, headers={"x-request-id": "bug"})
+
+    assert check_error(answer) == (500, "internal_error")
+    cause = wait_logged(caplog, request_id="bug")["cause"]
+    assert re.fullmatch(r"ValueError at .*\bapp\.py:\d+ > test_gateway\.py:\d+", cause)
+
+
+def test_the_adapters_log_of_a_bug_does_not_quote_it_either() -> None:
+    with pytest.raises(ValueError, match="secret") as caught:
+        int("a secret")
+    assert re.fullmatch(r"ValueError at test_gateway\.py:\d+", adapter_origin(caught.value))
+
+
 # Starting
 
 
@@ -599,6 +651,12 @@ def test_bad_settings_are_refused(settings: dict[str, Any], said: str) -> None:
         GatewaySettings(**{**named, **settings})
     assert said in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_a_proxy_that_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "ftp://127.0.0.1:9")
+    with pytest.raises(StartupError, match="ALL_PROXY"):
+        create_app(GatewaySettings(chat=UrlTarget("http://chat.example")))
 
 
 def test_all_bad_settings_are_named_at_once() -> None:

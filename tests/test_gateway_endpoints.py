@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import os
+import queue
 import signal
 import struct
 import subprocess
@@ -336,6 +337,14 @@ def test_an_error_that_sagemaker_cut_keeps_its_status(monkeypatch: pytest.Monkey
     assert answer.json()["code"] == "endpoint_error"
 
 
+def test_an_error_that_ends_in_half_a_character_keeps_its_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with sagemaker_client(model_error(500, "it broke \ud83d"), monkeypatch) as (client, _):
+        answer = client.post("/invocations", json=NATIVE)
+    assert (answer.status_code, answer.json()["code"]) == (500, "endpoint_error")
+
+
 def test_a_container_that_did_not_answer_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     late = model_error(0, "Your invocation timed out while waiting for a response")
     with sagemaker_client(late, monkeypatch) as (client, _):
@@ -382,6 +391,35 @@ def test_callers_share_a_call_and_one_that_leaves_takes_nobody_along() -> None:
     assert isinstance(answers[0], asyncio.CancelledError)
     assert answers[1:] == [("answer", True), ("answer", True)]
     assert count == 1
+
+
+def test_a_retry_joins_only_the_call_that_was_left() -> None:
+    async def run() -> tuple[list[Any], int]:
+        calls: Calls[int] = Calls(3)
+        begun: list[asyncio.Future[int]] = []
+
+        async def function() -> int:
+            begun.append(asyncio.get_running_loop().create_future())
+            return await begun[-1]
+
+        def ask() -> asyncio.Future[tuple[int, bool]]:
+            return asyncio.ensure_future(calls.share(b"key", function, only_left=True))
+
+        callers = [ask(), ask()]
+        await until(lambda: len(begun) == 2)
+        callers[1].cancel()
+        await asyncio.gather(callers[1], return_exceptions=True)
+        callers += [ask(), ask()]
+        await until(lambda: len(begun) == 3)
+        for number, one in enumerate(begun):
+            one.set_result(number)
+        answers = await asyncio.gather(*callers, return_exceptions=True)
+        return answers, len(calls._calls)
+
+    answers, left = asyncio.run(run())
+    assert isinstance(answers.pop(1), asyncio.CancelledError)
+    assert answers == [(0, False), (1, True), (2, False)]
+    assert left == 0
 
 
 def test_an_answer_that_all_have_left_is_for_who_asks_again_once() -> None:
@@ -489,6 +527,30 @@ def test_a_retry_after_a_hang_up_asks_the_endpoint_nothing_new(
         assert len(endpoint.asked) == 1
         assert client.post(path, json=BODIES[path]).content == ANSWER
         assert len(endpoint.asked) == 2
+
+
+@pytest.mark.parametrize(("path", "calls"), [("/v1/chat/completions", 2), ("/invocations", 1)])
+def test_equal_chats_at_once_get_an_answer_each(path: str, calls: int) -> None:
+    gate = Gate()
+    with (
+        ScriptedServer(gate) as endpoint,
+        gate,
+        running_gateway(**in_front_of(endpoint)) as running,
+        Connection(running.port) as first,
+        Connection(running.port) as second,
+        running.client() as client,
+    ):
+        first.send(post(path, BODIES[path]))
+        endpoint.wait_asked()
+        second.send(post(path, BODIES[path]))
+        if calls == 2:
+            endpoint.wait_asked()
+        else:
+            # The second is in by the time that a third is answered after it.
+            assert client.get("/healthz").status_code == 200
+        gate.open.set()
+        assert (first.answer().status, second.answer().status) == (200, 200)
+        assert len(endpoint.asked) == calls
 
 
 def test_a_call_that_has_not_begun_is_dropped_with_its_last_caller(
@@ -713,6 +775,41 @@ def test_a_caller_that_hangs_up_ends_sagemakers_stream(
             assert next(answer.iter_bytes()).startswith(EVENTS[0])
         assert closed.wait(PATIENCE)
         wait_logged(caplog, outcome="caller_gone")
+
+
+def test_a_stream_that_comes_after_its_caller_left_is_closed_and_counts_until_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, closed = threading.Event(), threading.Event()
+
+    def script(peer: Peer, asked: Asked) -> None:
+        if asked.path.endswith("/invocations"):
+            peer.answer(200, ANSWER)
+            return
+        assert gate.wait(PATIENCE)
+        peer.send(CHUNKED_HEAD)
+        try:
+            while True:
+                peer.send(chunk(part(EVENTS[0])))
+                time.sleep(0.01)
+        except OSError:
+            closed.set()
+
+    with sagemaker_client(script, monkeypatch, max_calls=1) as (client, service):
+        port = client.base_url.port
+        assert port is not None
+        with Connection(port) as caller:
+            caller.send(post("/v1/chat/completions", STREAMED))
+            service.wait_asked()
+        with Connection(port) as other:
+            other.send(post("/invocations", NATIVE))
+            try:
+                with pytest.raises(queue.Empty):
+                    service.arrived.get(timeout=0.3)
+            finally:
+                gate.set()
+            assert other.answer().status == 200
+        assert closed.wait(PATIENCE)
 
 
 # Ending

@@ -33,6 +33,10 @@ _DENIED = frozenset(
         "UnrecognizedClientException",
     }
 )
+# Codes of `AccessDenied` that other credentials would mend.
+CREDENTIAL_CODES = _DENIED - {"AccessDenied", "AccessDeniedException", "NotAuthorized"} | {
+    "no_credentials"
+}
 # SageMaker sends the first two with a status of the 400s.
 _THROTTLED = frozenset(
     {

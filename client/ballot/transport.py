@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import ipaddress
 import math
 import re
 import threading
@@ -29,8 +30,8 @@ from botocore.config import Config
 from botocore.eventstream import ParserError
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ballot.aws_errors import error_from_botocore
-from ballot.errors import InvalidRequest, TransportFailed
+from ballot.aws_errors import CREDENTIAL_CODES, error_from_botocore
+from ballot.errors import AccessDenied, InvalidRequest, TransportFailed
 from ballot.faults import connection_fault
 
 # SageMaker gives a container 60 seconds: who waits less long gives up on answers that do come.
@@ -108,7 +109,9 @@ class HttpTransport:
 
     def __init__(self, url: str, *, key: str | None = None) -> None:
         self._url = _base_url(url)
-        self._client = httpx.Client(headers=_http_headers(key), limits=_POOL)
+        headers = _http_headers(key)
+        with _proxy_faults():
+            self._client = httpx.Client(headers=headers, limits=_POOL, **_network(self._url))
 
     def send(self, path: str, body: bytes, *, timeout: float) -> Reply:
         """Return the whole answer, or fail once `timeout` has passed, however slowly it comes."""
@@ -144,7 +147,9 @@ class AsyncHttpTransport:
 
     def __init__(self, url: str, *, key: str | None = None) -> None:
         self._url = _base_url(url)
-        self._client = httpx.AsyncClient(headers=_http_headers(key), limits=_POOL)
+        headers = _http_headers(key)
+        with _proxy_faults():
+            self._client = httpx.AsyncClient(headers=headers, limits=_POOL, **_network(self._url))
 
     async def send(self, path: str, body: bytes, *, timeout: float) -> Reply:
         """Return the whole answer, or fail once `timeout` has passed, however slowly it comes."""
@@ -184,7 +189,8 @@ class SageMakerTransport:
     Only `/invocations` is reached, so paths are not sent: the container tells schemas apart by
     their keys. What the container answers, successful or not, is the answer here too; its own
     headers do not come through. `session` is a boto3 session; the default one reads the
-    environment and the AWS configuration files. `endpoint_url` is for an emulator.
+    environment and the AWS configuration files, and does so again after credentials were refused.
+    `endpoint_url` is for an emulator.
     """
 
     def __init__(
@@ -197,24 +203,27 @@ class SageMakerTransport:
     ) -> None:
         self._endpoint_name, self._region = _endpoint_name(endpoint_name), region
         self._session, self._endpoint_url = session, endpoint_url
+        self._owns_session = session is None
         self._clients: dict[float, Any] = {}
         self._lock = threading.Lock()
 
     def send(self, path: str, body: bytes, *, timeout: float) -> Reply:
         """Return the container's whole answer."""
         try:
-            answer = self._client(timeout).invoke_endpoint(**self._arguments(body))
-            return Reply(200, _aws_headers(answer), answer["Body"].read())
-        except (BotoCoreError, ClientError) as error:
-            return _container_reply(error)
+            with self._faults():
+                answer = self._client(timeout).invoke_endpoint(**self._arguments(body))
+                return Reply(200, _aws_headers(answer), answer["Body"].read())
+        except _ContainerError as error:
+            return error.reply
 
     def stream(self, path: str, body: bytes, *, timeout: float) -> Reply | Stream:
         """Return the container's answer as it comes; one that is no success comes whole."""
         try:
-            client = self._client(timeout)
-            answer = client.invoke_endpoint_with_response_stream(**self._arguments(body))
-        except (BotoCoreError, ClientError) as error:
-            return _container_reply(error)
+            with self._faults():
+                client = self._client(timeout)
+                answer = client.invoke_endpoint_with_response_stream(**self._arguments(body))
+        except _ContainerError as error:
+            return error.reply
         events = answer["Body"]
         return Stream(_aws_headers(answer), _payloads(events), events.close)
 
@@ -224,6 +233,19 @@ class SageMakerTransport:
             clients, self._clients = self._clients, {}
         for client in clients.values():
             client.close()
+
+    @contextlib.contextmanager
+    def _faults(self) -> Iterator[None]:
+        """Raise what `_aws_faults` does; credentials that are refused are read again."""
+        try:
+            with _aws_faults(), _container_errors():
+                yield
+        except AccessDenied as error:
+            if self._owns_session and error.code in CREDENTIAL_CODES:
+                with self._lock:
+                    self._session = None
+                self.close()
+            raise
 
     def _arguments(self, body: bytes) -> dict[str, Any]:
         return {
@@ -284,7 +306,13 @@ class AsyncSageMakerTransport:
     async def stream(self, path: str, body: bytes, *, timeout: float) -> Reply | AsyncStream:
         """Return the container's answer as it comes; one that is no success comes whole."""
         open_stream = functools.partial(self._blocking.stream, path, body, timeout=timeout)
-        opened = await _within(timeout, self._in_thread(open_stream))
+        opening = asyncio.ensure_future(self._in_thread(open_stream))
+        try:
+            opened = await _within(timeout, asyncio.shield(opening))
+        except BaseException:
+            # Nothing stops boto3: what it opens for nobody is closed when it comes.
+            opening.add_done_callback(self._close_late)
+            raise
         if isinstance(opened, Reply):
             return opened
         close = functools.partial(self._in_thread, opened.close)
@@ -294,6 +322,11 @@ class AsyncSageMakerTransport:
         """Close the connections; requests that are under way fail."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._blocking.close()
+
+    def _close_late(self, opening: asyncio.Future[Reply | Stream]) -> None:
+        failed = opening.cancelled() or opening.exception() is not None
+        if not failed and isinstance(opened := opening.result(), Stream):
+            opened.close()
 
     async def _chunks(self, chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
         while (chunk := await self._in_thread(functools.partial(next, chunks, None))) is not None:
@@ -339,6 +372,32 @@ def _http_headers(key: str | None) -> dict[str, str]:
             "the key must be visible ASCII characters without white space", code="invalid_key"
         )
     return {**headers, "authorization": f"Bearer {key}"}
+
+
+def _network(url: str) -> dict[str, Any]:
+    """Return how httpx reaches a URL: by the environment's proxy, unless it is this machine."""
+    if not _is_loopback(httpx.URL(url).host):
+        return {}
+    return {"trust_env": False, "verify": httpx.create_ssl_context()}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost"
+
+
+@contextlib.contextmanager
+def _proxy_faults() -> Iterator[None]:
+    try:
+        yield
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        raise InvalidRequest(
+            "the proxy that HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names cannot be used "
+            f"({error}); name an HTTP proxy, or none",
+            code="invalid_proxy",
+        ) from error
 
 
 def _limits(timeout: float) -> httpx.Timeout:
@@ -389,29 +448,62 @@ def _aws_headers(answer: Mapping[str, Any]) -> dict[str, str]:
     return headers
 
 
-def _container_reply(error: Exception) -> Reply:
-    """Return the container's own answer out of SageMaker's ModelError; raise what is none."""
-    response = error.response if isinstance(error, ClientError) else {}
-    if response.get("Error", {}).get("Code") != "ModelError":
+class _ContainerError(Exception):
+    """The container answered, and it was no success."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__()
+        self.reply = reply
+
+
+@contextlib.contextmanager
+def _container_errors() -> Iterator[None]:
+    try:
+        yield
+    except ClientError as error:
+        if error.response.get("Error", {}).get("Code") != "ModelError":
+            raise
+        raise _ContainerError(_container_reply(error.response)) from error
+
+
+@contextlib.contextmanager
+def _aws_faults() -> Iterator[None]:
+    """Raise the client's own errors for what botocore raises, and for what it lets through."""
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
         raise error_from_botocore(error) from error
+    except (urllib3.exceptions.HTTPError, ParserError) as error:
+        timed_out = isinstance(error, urllib3.exceptions.TimeoutError)
+        raise connection_fault(error, timed_out=timed_out) from error
+    except OSError as error:
+        if error.filename is None:
+            raise connection_fault(error, timed_out=isinstance(error, TimeoutError)) from error
+        # A file of AWS's configuration, or the program that it names.
+        raise AccessDenied(str(error), code="no_credentials") from error
+    except RuntimeError as error:
+        # Without a type of its own: "refreshed credentials are still expired".
+        if "credentials" not in str(error):
+            raise
+        raise AccessDenied(str(error), code="no_credentials") from error
+
+
+def _container_reply(response: Any) -> Reply:
+    """Return the container's own answer out of SageMaker's ModelError."""
     # SageMaker says 0 where the container did not answer in time: what a gateway calls 504.
     status = response.get("OriginalStatusCode") or 504
     message = response.get("OriginalMessage") or response["Error"].get("Message", "")
     request_id = response["ResponseMetadata"].get("RequestId")
     headers = {"x-amzn-requestid": request_id} if request_id else {}
-    return Reply(status, headers, message.encode())
+    # SageMaker cuts long messages, which can leave half of a surrogate pair.
+    return Reply(status, headers, message.encode("utf-8", "replace"))
 
 
 def _payloads(events: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
-    try:
+    with _aws_faults():
         for event in events:
             if "PayloadPart" in event:
                 yield event["PayloadPart"]["Bytes"]
-    except (BotoCoreError, ClientError) as error:
-        raise error_from_botocore(error) from error
-    except (urllib3.exceptions.HTTPError, ParserError) as error:  # botocore lets them through
-        timed_out = isinstance(error, urllib3.exceptions.TimeoutError)
-        raise connection_fault(error, timed_out=timed_out) from error
 
 
 def _rounded_down(seconds: float) -> float:

@@ -31,7 +31,7 @@ from adapter.errors import (
     UnsupportedMediaType,
 )
 from adapter.lifecycle import Lifecycle
-from adapter.logs import log
+from adapter.logs import log, origin
 from adapter.metrics import CONTENT_TYPE, Metrics
 from adapter.scorer import Scored, combine_orders
 from adapter.settings import Settings

@@ -49,13 +49,13 @@ def bench(
     region: Region = None,
     key: Key = None,
 ) -> Status:
-    """Ask the tasks of a public benchmark, and print the row that others publish.
+    """Ask a public benchmark, and print its row.
 
     \b
     ballot bench jevbench --endpoint ballot-dev-decision
     ballot bench jevbench --data datasets/public --url http://127.0.0.1:8080
 
-    jevbench: 231 tasks, fetched at a pinned commit and checked against their SHA-256.
+    jevbench has 231 tasks, fetched at a pinned commit and checked by their SHA-256.
     Otherwise it is ballot evaluate.
     """
     if benchmark != jevbench.NAME:

@@ -186,9 +186,7 @@ class Gateway:
         key = path.encode() + hashlib.sha256(body).digest()
         exchange.upstream = upstream.name
         answer, exchange.is_shared = await exchange.unless_caller_gone(
-            self._calls.share(
-                key, lambda: upstream.send(path, body, protocol), only_left=only_left
-            )
+            self._calls.share(key, lambda: upstream.send(path, body, protocol), only_left=only_left)
         )
         return Response(answer, media_type="application/json")
 

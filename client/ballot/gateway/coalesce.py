@@ -42,9 +42,10 @@ class Calls(Generic[Answer]):
     ) -> tuple[Answer, bool]:
         """Return what the call for `key` answers, and whether another request had begun it.
 
-        With `only_left` it joins none but a call that all its callers have left, which makes it a
-        retry: two that ask the same at once are to get an answer each. A caller that is cancelled leaves; a call that all have left is dropped, unless it has
-        started: then its answer is kept for `unheard_seconds`, for who asks again.
+        With `only_left` it joins none but a call that all its callers have left, as a retry does:
+        two that ask the same at once get an answer each. A caller that is cancelled leaves; a call
+        that all have left is dropped, unless it has started: then its answer is kept for
+        `unheard_seconds`, for who asks again.
         """
         running = self._calls.get(key, ())
         call = next((one for one in running if not (only_left and one.callers)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -17,6 +18,7 @@ from ballot.gateway.errors import (
     Busy,
     GatewayError,
     Misconfigured,
+    StartupError,
     Throttled,
     UpstreamFailed,
     UpstreamTimeout,
@@ -27,6 +29,7 @@ from ballot.gateway.settings import GatewaySettings, SageMakerTarget, Target
 from ballot.transport import (
     AsyncHttpTransport,
     AsyncSageMakerTransport,
+    AsyncStream,
     AsyncTransport,
     Reply,
 )
@@ -42,16 +45,18 @@ class Upstream:
 
     @classmethod
     def of(cls, target: Target | None, settings: GatewaySettings) -> Upstream | None:
-        """Return the upstream that a target names, if there is one; nothing is connected yet."""
+        """Return the upstream that a target names, if there is one; nothing is connected yet.
+
+        Raises:
+            StartupError: it cannot be reached by that name, or through the environment's proxy.
+        """
         if target is None:
             return None
-        transport: AsyncTransport
-        if isinstance(target, SageMakerTarget):
-            name = target.endpoint_name
-            transport = AsyncSageMakerTransport(name, region=target.region)
-        else:
-            name = target.shown
-            transport = AsyncHttpTransport(target.url)
+        name = target.endpoint_name if isinstance(target, SageMakerTarget) else target.shown
+        try:
+            transport = _transport_to(target)
+        except BallotError as error:
+            raise StartupError(error.message) from error
         return cls(name, transport, timeout_seconds=settings.call_timeout_seconds)
 
     async def send(self, path: str, body: bytes, protocol: Protocol) -> bytes:
@@ -79,7 +84,7 @@ class Upstream:
             GatewayError: as for `send`.
         """
         with self._faults():
-            opened = await self._transport.stream(path, body, timeout=self._timeout_seconds)
+            opened = await self._open(path, body)
         if isinstance(opened, Reply):
             self._check_status(opened)
             raise UpstreamFailed("the endpoint does not stream", code="bad_endpoint_answer")
@@ -92,6 +97,20 @@ class Upstream:
     async def close(self) -> None:
         """Close the connections."""
         await self._transport.close()
+
+    async def _open(self, path: str, body: bytes) -> Reply | AsyncStream:
+        """Open a stream; where nothing stops the opening, leaving waits for it and closes it."""
+        opening = self._transport.stream(path, body, timeout=self._timeout_seconds)
+        if not isinstance(self._transport, AsyncSageMakerTransport):
+            return await opening
+        working = asyncio.ensure_future(opening)
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            await asyncio.wait({working})
+            if working.exception() is None and isinstance(late := working.result(), AsyncStream):
+                await late.close()
+            raise
 
     async def _pieces(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         with self._faults():
@@ -122,6 +141,12 @@ class Upstream:
             # What AWS says names accounts and roles: that is for the log, not for callers.
             log(logging.ERROR, "endpoint_fault", upstream=self.name, cause=error.message)
             raise _gateway_error(error) from error
+
+
+def _transport_to(target: Target) -> AsyncTransport:
+    if isinstance(target, SageMakerTarget):
+        return AsyncSageMakerTransport(target.endpoint_name, region=target.region)
+    return AsyncHttpTransport(target.url)
 
 
 def _gateway_error(error: BallotError) -> GatewayError:
