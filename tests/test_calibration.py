@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from scipy.special import softmax
 
 from adapter.calibration import read_calibration
-from adapter.decision import Scoring
+from adapter.decision import KINDS, Scoring
 from adapter.errors import StartupError
 from ballot import Ballot
 from ballot.quality.runs import Served
@@ -229,6 +229,18 @@ def test_a_prior_of_places_is_taken_off_before_the_temperature(
     assert both["calibration"] is None
 
 
+@pytest.mark.parametrize(
+    ("named", "kinds"),
+    [({"kinds": ["choice", "noul"]}, {"choice", "noul"}), ({}, set(KINDS))],
+)
+def test_a_prior_is_for_the_kinds_that_its_file_names(
+    named: dict[str, Any], kinds: set[str]
+) -> None:
+    (prior,) = read_calibration(calibration(priors=[{**PRIOR, **named}])).priors
+    assert {kind for kind in KINDS if prior.fits(kind, 3)} == kinds
+    assert not any(prior.fits(kind, 2) for kind in KINDS)
+
+
 def test_calibrated_answers_are_as_the_document_says(calibrated_client: httpx.Client) -> None:
     document = calibrated_client.get("/openapi.json").json()
     question = {"type": "noul", "instructions": "Is it?"}
@@ -321,6 +333,11 @@ def test_white_space_around_is_no_part_of_it(tmp_path: Path) -> None:
                 ({"log_prior": [0, 0, "1"]}, "priors[0].log_prior[2] must be a number from -50"),
                 ({"log_prior": [0, 51, 0]}, "priors[0].log_prior[1] must be a number from -50"),
                 ({"log_prior": None}, "priors[0].log_prior must be an array, not null"),
+                ({"kinds": "choice"}, "priors[0].kinds must be an array, not a string"),
+                (
+                    {"kinds": ["choice", "any"]},
+                    "priors[0].kinds[1] must be one of: native, choice, noul, score",
+                ),
             )
         ),
         (calibration(temperatures={}), "temperatures must be an array, not an object"),

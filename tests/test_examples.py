@@ -131,6 +131,25 @@ def test_the_guard_runs_only_what_is_surely_harmless(adapter: AdapterProcess) ->
     assert printed == f"{'run' if is_sure else 'ask'} (harmless: {harmless:.3f})\n"
 
 
+def test_the_guard_asks_where_the_policy_is_of_another_model(
+    adapter: AdapterProcess, tmp_path: Path
+) -> None:
+    bound = {
+        "model_sha256": "0" * 64,
+        "prompt_version": "direct-options-v1",
+        "orders": 2,
+        "calibration_sha256": None,
+    }
+    policy = {
+        **{"version": 1, "measure": "confidence", "threshold": 0.0, "options": [2, 2]},
+        **{"least_mass": 0.0, "bound": bound, "measured": {}},
+    }
+    (tmp_path / "policy.json").write_text(json.dumps(policy))
+    printed = run("tool_guard.py", adapter.url, json.dumps(CALL), str(tmp_path / "policy.json"))
+
+    assert printed.stdout == "ask (no judgement: policy_mismatch)\n"
+
+
 def test_the_guard_asks_when_there_is_no_judgement() -> None:
     printed = run("tool_guard.py", "http://127.0.0.1:9", json.dumps(CALL)).stdout
 

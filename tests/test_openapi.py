@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from openapi_spec_validator import OpenAPIV31SpecValidator
@@ -270,6 +270,9 @@ def test_the_schema_allows_the_questions_that_are_answered(
 
     @settings(max_examples=100, deadline=None)
     @given(fields=FIELDS)
+    @example(fields={"type": "noul", "instructions": "Is it?"})
+    @example(fields={"type": "choice", "instructions": "Which?", "criteria": {"a": None, "b": "c"}})
+    @example(fields={"type": "score", "instructions": "How much?", "criteria": ["less", "more"]})
     def answered_if_allowed(fields: dict[str, Any]) -> None:
         criteria = fields.get("criteria")
         assume(not isinstance(criteria, dict) or all(name.strip() for name in criteria))

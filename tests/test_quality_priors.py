@@ -68,6 +68,7 @@ def two_orders(
 def pairs_of(rows: Sequence[Row]) -> list[Pair]:
     return [
         Pair(
+            item.kind,
             item.id,
             item.orders[0].option_logits,
             item.orders[1].option_logits,
@@ -146,7 +147,8 @@ def test_one_order_gets_priors_and_temperatures() -> None:
     assert found.nll.gain.low > 0
     read = read_calibration(found.file_text())
     assert read.scoring.orders == 1
-    assert read.priors[0] == pytest.approx(BIAS, abs=0.1)
+    assert read.priors[0].places == pytest.approx(BIAS, abs=0.1)
+    assert read.priors[0].kinds == ("choice",)
     assert read.temperatures[0].value == found.kept[0].temperature.value
 
 

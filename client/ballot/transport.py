@@ -105,7 +105,13 @@ class AsyncTransport(Protocol):
 
 
 class HttpTransport:
-    """HTTP to an adapter, a gateway, or any server of the same routes; `key` is a bearer key."""
+    """HTTP to an adapter, a gateway, or any server of the same routes; `key` is a bearer key.
+
+    The environment's proxy is used, but never to reach this machine: it would be shown the key.
+
+    Raises:
+        InvalidRequest: `url` is no URL, `key` no key, or httpx cannot use the proxy.
+    """
 
     def __init__(self, url: str, *, key: str | None = None) -> None:
         self._url = _base_url(url)

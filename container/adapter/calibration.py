@@ -55,18 +55,27 @@ class Temperature:
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """Temperatures and priors, what they are bound to, and the SHA-256 of the file that has them.
+class Prior:
+    """The logarithm to take off the logit of each place in a list of as many options."""
 
-    A prior has the logarithm to take off the logit of each place in a list of as many options.
-    """
+    kinds: tuple[str, ...]
+    places: tuple[float, ...]
+
+    def fits(self, kind: str, options: int) -> bool:
+        """Return whether it was fitted on decisions of `kind` with so many options."""
+        return kind in self.kinds and len(self.places) == options
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Temperatures and priors, what they are bound to, and the SHA-256 of their file."""
 
     sha256: str
     model_sha256: str
     prompt_version: str
     scoring: Scoring
     temperatures: tuple[Temperature, ...]
-    priors: tuple[tuple[float, ...], ...]
+    priors: tuple[Prior, ...]
 
     def apply(self, scored: Scored, *, kind: str, scoring: Scoring) -> Scored:
         """Return `scored` with calibrated probabilities; its logits stay raw.
@@ -77,7 +86,7 @@ class Calibration:
         if scoring != self.scoring:
             return scored
         options = len(scored.option_logits)
-        temperature, prior = self._temperature(kind, options), self._prior(options)
+        temperature, prior = self._temperature(kind, options), self._prior(kind, options)
         applied = Applied(self.sha256, temperature, position_prior=prior is not None)
         if temperature == 1 and prior is None:
             return replace(scored, calibration=applied)
@@ -119,8 +128,8 @@ class Calibration:
                 return min(fitting, key=lambda item: item.most_options - item.fewest_options).value
         return 1.0
 
-    def _prior(self, options: int) -> tuple[float, ...] | None:
-        return next((prior for prior in self.priors if len(prior) == options), None)
+    def _prior(self, kind: str, options: int) -> tuple[float, ...] | None:
+        return next((item.places for item in self.priors if item.fits(kind, options)), None)
 
 
 def read_calibration(source: str) -> Calibration:
@@ -175,23 +184,30 @@ def _calibration(value: Json, text: str) -> Calibration:
     )
 
 
-def _priors(value: Json) -> tuple[tuple[float, ...], ...]:
+def _priors(value: Json) -> tuple[Prior, ...]:
     priors = tuple(
         _prior(item, f"priors[{index}]") for index, item in enumerate(_list(value, "priors"))
     )
-    if len({len(prior) for prior in priors}) < len(priors):
+    if len({len(prior.places) for prior in priors}) < len(priors):
         raise InvalidRequest("priors has a number of options twice")
     return priors
 
 
-def _prior(value: Json, path: str) -> tuple[float, ...]:
-    fields = _object(value, path, ("options", "log_prior"))
+def _prior(value: Json, path: str) -> Prior:
+    fields = _object(value, path, ("options", "log_prior"), optional=("kinds",))
+    # A file from before priors named their kinds has them for all.
+    kinds = _list(fields.get("kinds", list(KINDS)), f"{path}.kinds")
     places = _list(fields["log_prior"], f"{path}.log_prior")
     if not 2 <= len(places) <= _MOST_OPTIONS or fields["options"] != len(places):
         raise InvalidRequest(f"{path}.log_prior must have one number for each of its options")
-    return tuple(
-        _number(place, f"{path}.log_prior[{index}]", -_MOST_LOG_PRIOR, _MOST_LOG_PRIOR)
-        for index, place in enumerate(places)
+    return Prior(
+        kinds=tuple(
+            _one_of(kind, f"{path}.kinds[{index}]", KINDS) for index, kind in enumerate(kinds)
+        ),
+        places=tuple(
+            _number(place, f"{path}.log_prior[{index}]", -_MOST_LOG_PRIOR, _MOST_LOG_PRIOR)
+            for index, place in enumerate(places)
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
-from ballot.quality.priors import Pair, PriorFit, judge_prior
+from ballot.quality.priors import Pair, PriorFit, judge_prior, kinds_of
 from ballot.quality.resampling import (
     Change,
     Interval,
@@ -165,6 +165,7 @@ class Calibration:
 
 def _prior(item: PriorFit) -> dict[str, Any]:
     return {
+        "kinds": list(item.kinds),
         "options": item.options,
         "log_prior": [round(place, _DIGITS) for place in item.log_prior],
     }
@@ -281,7 +282,7 @@ def calibrate_one_order(run: Run, *, seed: int = 0) -> Calibration:
 
 def _pair_of(row: Row) -> Pair:
     declared, turned = (order.option_logits for order in row.orders)
-    return Pair(group_of(row), declared, turned, row.option_ids.index(row.expected))
+    return Pair(row.kind, group_of(row), declared, turned, row.option_ids.index(row.expected))
 
 
 def _fit_priors(pairs: Sequence[Pair], seed: int) -> tuple[tuple[PriorFit, ...], list[Pair]]:
@@ -299,7 +300,9 @@ def _fit_priors(pairs: Sequence[Pair], seed: int) -> tuple[tuple[PriorFit, ...],
         chosen = [pairs[index] for index in some]
         groups = [pair.group for pair in chosen]
         if not _is_enough(groups):
-            fits.append(PriorFit(options, len(chosen), len(set(groups)), "too_few"))
+            fits.append(
+                PriorFit(options, kinds_of(chosen), len(chosen), len(set(groups)), "too_few")
+            )
             continue
         fit, held_out = judge_prior(
             chosen, [folds[index] for index in some], seed=seed, level=1 - FALSE_CLAIMS / tests

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ballot.quality.resampling import Change, change_of_means
 
@@ -20,8 +20,9 @@ Logits = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Pair:
-    """The raw logits of both orders, in the declared one, the right option, and the group."""
+    """The raw logits of both orders, in the declared one, the right option, the group and kind."""
 
+    kind: str
     group: str
     declared: Logits
     turned: Logits
@@ -29,11 +30,14 @@ class Pair:
 
     def without(self, prior: Logits) -> Pair:
         """Return the pair with the prior of the slots taken off."""
-        return Pair(
-            self.group,
-            tuple(logit - place for logit, place in zip(self.declared, prior, strict=True)),
-            tuple(logit - place for logit, place in zip(self.turned, prior[::-1], strict=True)),
-            self.expected,
+        return replace(
+            self,
+            declared=tuple(
+                logit - place for logit, place in zip(self.declared, prior, strict=True)
+            ),
+            turned=tuple(
+                logit - place for logit, place in zip(self.turned, prior[::-1], strict=True)
+            ),
         )
 
     @property
@@ -51,18 +55,25 @@ class Pair:
 class PriorFit:
     """The prior of lists of so many options, and what came of it out of fold.
 
+    `kinds` are those of the decisions that it was fitted on, the only ones that it is for.
     `sensitivity` is the share of decisions that flip when their options are turned around, before
     and after; the accuracies are over both orders. `verdict` is `kept`, `no_gain`, `less_accurate`
     or `too_few`; `log_prior` has the logarithm that is taken off each slot's logit.
     """
 
     options: int
+    kinds: tuple[str, ...]
     examples: int
     groups: int
     verdict: str
     log_prior: Logits = ()
     sensitivity: Change | None = None
     accuracy: tuple[float, float] | None = None
+
+
+def kinds_of(pairs: Sequence[Pair]) -> tuple[str, ...]:
+    """Return the kinds that occur among the pairs, in order."""
+    return tuple(sorted({pair.kind for pair in pairs}))
 
 
 def fit_prior(pairs: Sequence[Pair]) -> Logits:
@@ -105,6 +116,7 @@ def judge_prior(
         verdict = "kept" if after >= before else "less_accurate"
     fit = PriorFit(
         options=len(pairs[0].declared),
+        kinds=kinds_of(pairs),
         examples=len(pairs),
         groups=len(set(groups)),
         verdict=verdict,
