@@ -299,6 +299,26 @@ def test_callers_whose_prompts_end_differently_are_merged_where_there_are_lanes(
         run(scenario())
 
 
+def test_nobody_is_overtaken_by_what_does_not_fit_into_the_decode() -> None:
+    bench = Bench()
+    bench.engine.lanes = Lanes(3, batch_tokens=5, context_tokens=100)
+
+    async def scenario() -> None:
+        running = asyncio.ensure_future(bench.ask(20))
+        await bench.entered()
+        prompts = [encoded(0, (1,), (2, 2, 2)), encoded(0, (7,), (2,)), encoded(0, (1,), (3, 3, 3))]
+        waiting = [asyncio.ensure_future(bench.score(one)) for one in prompts]
+        await asyncio.sleep(0)
+        bench.engine.released.release(10)
+        await asyncio.gather(running, *waiting)
+
+        assert bench.engine.together == [1, 1, 1, 1]
+        assert bench.engine.order[1:] == [one.token_ids for one in prompts]
+
+    with bench.working():
+        run(scenario())
+
+
 def test_what_fails_together_is_tried_alone() -> None:
     bench = Bench()
     bench.engine.lanes = Lanes(3, batch_tokens=100, context_tokens=100)

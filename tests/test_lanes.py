@@ -24,7 +24,7 @@ from adapter.engine import BATCH_TOKENS, Engine, reuse_candidates
 from adapter.errors import ScoringError
 from adapter.lanes import Lanes
 from adapter.llama import Model
-from adapter.schedule import MAX_OVERTAKES
+from adapter.schedule import LOOKAHEAD, MAX_OVERTAKES
 from adapter.state_cache import StateCache
 from adapter.tokens import Encoded
 from tests.adapter_process import AdapterProcess
@@ -158,7 +158,7 @@ def test_batches_keep_order_and_bounds(items: list[Encoded], count: int, batch_t
 def test_company_comes_from_behind_in_order_and_leaves_nobody_waiting_forever() -> None:
     line = line_of(*(Job(name) for name in "axbxcx"))
 
-    company = line.take_company(lambda job: job.name in "abc", most=2)
+    company = line.take_company(lambda joined, job: len(joined) < 2 and job.name in "abc")
     assert [job.name for job in company] == ["a", "b"]
     assert [(job.name, job.overtaken) for job in line._jobs] == [
         ("x", 1),
@@ -168,8 +168,14 @@ def test_company_comes_from_behind_in_order_and_leaves_nobody_waiting_forever() 
     ]
 
     line._jobs[0].overtaken = MAX_OVERTAKES
-    assert line.take_company(lambda job: job.name == "c", most=2) == []
-    assert line.take_company(lambda job: True, most=0) == []
+    assert line.take_company(lambda joined, job: job.name == "c") == []
+
+
+def test_company_is_looked_for_nearby() -> None:
+    line = line_of(*(Job("x") for _ in range(LOOKAHEAD)), Job("a"))
+
+    assert line.take_company(lambda joined, job: job.name == "a") == []
+    assert len(line) == LOOKAHEAD + 1
 
 
 @pytest.fixture(scope="module")

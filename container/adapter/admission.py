@@ -222,8 +222,14 @@ class Admission:
             at_stake=lambda job, others: _at_stake(engine, job, others),
             seconds=None if rate is None else lambda job: job.input_tokens / rate,
         )
-        most = engine.lanes.count - len(job.encoded)
-        return [job, *line.take_company(lambda other: _are_alike(job, other), most=most)]
+        if len(job.encoded) > 1 or engine.lanes.count == 1:
+            return [job]
+
+        def may_join(company: Sequence[_Job], other: _Job) -> bool:
+            together = [*job.encoded, *(joined.encoded[0] for joined in company), *other.encoded]
+            return len(other.encoded) == 1 and engine.lanes.fit(together)
+
+        return [job, *line.take_company(may_join)]
 
     def _score(self, jobs: Sequence[_Job], engine: Scorer) -> None:
         """Score all decisions of `jobs`, and settle each job as soon as its last one is scored."""
@@ -309,13 +315,6 @@ def _out_of_time() -> Unavailable:
     return Unavailable(
         "the time for this request ran out", code="deadline_exceeded", retry_after_seconds=1
     )
-
-
-def _are_alike(job: _Job, other: _Job) -> bool:
-    """Whether two jobs of one decision each differ in their last segment alone."""
-    if len(job.encoded) > 1 or len(other.encoded) > 1:
-        return False
-    return job.encoded[0].segments[:-1] == other.encoded[0].segments[:-1]
 
 
 def _at_stake(engine: Scorer, job: _Job, others: Sequence[_Job]) -> int:

@@ -28,14 +28,15 @@ class Lanes:
         """
         batch: list[int] = []
         for index in order:
-            if batch and not self._fits([encoded[item] for item in (*batch, index)]):
+            if batch and not self.fit([encoded[item] for item in (*batch, index)]):
                 yield batch
                 batch = []
             batch.append(index)
         if batch:
             yield batch
 
-    def _fits(self, several: Sequence[Encoded]) -> bool:
+    def fit(self, several: Sequence[Encoded]) -> bool:
+        """Whether prompts, of which all but the last are known to fit, go into one decode."""
         first, last = several[0], several[-1]
         tokens = sum(len(one.segments[-1]) for one in several)
         held = first.input_tokens - len(first.segments[-1])

@@ -59,22 +59,25 @@ class Line(Generic[JobT]):
             job.overtaken += 1
         return self._jobs.pop(index)
 
-    def take_company(self, is_alike: Callable[[JobT], bool], *, most: int) -> list[JobT]:
-        """Take out up to `most` jobs that are to be done with the one just taken, in their order.
+    def take_company(self, may_join: Callable[[Sequence[JobT], JobT], bool]) -> list[JobT]:
+        """Take out the jobs that are to be done in one go with the one just taken, in their order.
 
-        They overtake those that they leave behind, and none that was overtaken often enough.
+        `may_join` says whether a job may join those that did. They overtake those that they leave
+        behind, and none that was overtaken often enough: what is done in one go hardly takes longer
+        than the first of them alone.
         """
         company: list[JobT] = []
         stay: list[JobT] = []
-        for job in self._jobs:
-            may_pass = all(other.overtaken < MAX_OVERTAKES for other in stay)
-            if len(company) < most and may_pass and is_alike(job):
+        may_pass = True
+        for job in self._jobs[:LOOKAHEAD]:
+            if may_pass and may_join(company, job):
                 company.append(job)
                 for other in stay:
                     other.overtaken += 1
             else:
                 stay.append(job)
-        self._jobs = stay
+            may_pass = all(other.overtaken < MAX_OVERTAKES for other in stay)
+        self._jobs[:LOOKAHEAD] = stay
         return company
 
     def _turn(

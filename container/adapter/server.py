@@ -26,6 +26,7 @@ from adapter.errors import (
     MethodNotAllowed,
     NotFound,
     RequestError,
+    ScoringError,
     ScoringFailed,
     SlowBody,
     UnsupportedMediaType,
@@ -349,4 +350,6 @@ def _error_response(error: RequestError, exchange: Exchange) -> Response:
 
 
 def _cause(error: BaseException) -> str:
-    return repr(error.__cause__ or error)
+    """Return why a scoring failed; what is not said by this package may quote the prompt."""
+    cause = error.__cause__ or error
+    return repr(cause) if isinstance(cause, ScoringError) else origin(cause)

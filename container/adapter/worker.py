@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import date
@@ -20,7 +20,7 @@ from adapter.engine import BATCH_TOKENS, Engine, reuse_candidates, start_engine
 from adapter.errors import ScoringError, StartupError, TooLarge
 from adapter.lanes import Lanes
 from adapter.llama import Model, Vocabulary
-from adapter.loading import Loading, in_background
+from adapter.loading import Loading
 from adapter.logs import log
 from adapter.prompt import PromptTemplate, plain_template, render_template
 from adapter.scorer import ModelIdentity, read_logits
@@ -108,8 +108,9 @@ def run(
     """
     threads = settings.threads or default_threads()
     calibration = read_calibration(settings.calibration) if settings.calibration else None
-    with closing(loading.model) as model:
-        encoding = in_background("encoder", lambda: _encoder(settings, model))
+    # The model is freed last, when nothing reads its vocabulary any more.
+    with closing(loading.model) as model, ThreadPoolExecutor(1) as beside:
+        encoding = beside.submit(_encoder, settings, model)
         with closing(_context(settings, model, threads=threads)) as context:
             encoder = encoding.result()
             cache = StateCache(
@@ -123,7 +124,7 @@ def run(
             _warn_of_slow_type(model, settings.gpu_layers)
             log(logging.INFO, "model_loaded", reuse=engine.reuse.name, **identity.as_json())
             on_ready(Loaded(encoder, identity, cache, calibration, loading.artifact.written()))
-            in_background("vocabulary", encoder.read_vocabulary)
+            beside.submit(encoder.read_vocabulary)
             work(engine)
 
 
