@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -229,6 +230,25 @@ def test_too_few_groups_are_too_few_examples() -> None:
     assert [item.verdict for item in calibrate(run_of(grouped)).slices] == ["too_few"]
 
 
+def test_a_slice_has_folds_of_its_own() -> None:
+    """Nine groups of 100 fill nine folds of the run, so that all of the others are in the tenth."""
+    grouped = [
+        replace(item, group=f"g{number % 9}")
+        for number, item in enumerate(drawn_rows(900, temperature=1, seed=11))
+    ]
+    alone = drawn_rows(100, temperature=2, seed=12, kind="score", first=900)
+    found = calibrate(run_of([*grouped, *alone]))
+    slices = {item.kind: item for item in found.slices}
+    assert slices["choice"].verdict == "too_few"
+    # Fitted on nine tenths of them, a temperature is hardly worse than the best that there is.
+    best = scipy_temperature(alone)
+    losses = [
+        -math.log(softmax(item.option_logits, best)[int(item.expected[1:])]) for item in alone
+    ]
+    assert slices["score"].nll is not None
+    assert slices["score"].nll.after == pytest.approx(sum(losses) / len(losses), rel=0.02)
+
+
 def test_answers_that_are_all_right_need_none() -> None:
     rows = [row(number, (2.0, 0.0), 0) for number in range(200)]
     found = calibrate(run_of(rows))
@@ -282,6 +302,11 @@ def test_a_group_is_in_one_fold_and_folds_are_about_equal() -> None:
     )
     sizes = [folds.count(fold) for fold in range(FOLDS)]
     assert max(sizes) - min(sizes) <= max(groups.count(group) for group in set(groups))
+
+
+def test_no_fold_is_empty_however_uneven_the_groups_are() -> None:
+    groups = [*("huge" for _ in range(1000)), *(f"g{number}" for number in range(1, LEAST_GROUPS))]
+    assert set(folds_of(groups)) == set(range(FOLDS))
 
 
 def test_the_folds_follow_from_the_names_alone() -> None:

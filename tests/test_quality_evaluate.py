@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import json
 import os
@@ -19,6 +20,8 @@ import pytest
 from ballot.client import Ballot
 from ballot.commands.explain import Unusable
 from ballot.commands.local_model import serve
+from ballot.commands.plan import conclude
+from ballot.commands.status import Status
 from ballot.decision import Scoring
 from ballot.errors import AccessDenied, BallotError, InvalidAnswer, InvalidRequest, Unavailable
 from ballot.quality.evaluate import evaluate
@@ -217,17 +220,55 @@ def test_an_example_without_an_answer_is_passed_over_and_asked_again_next_time(
     assert server.decided[4:] == ["example-1", "example-2"]
 
 
+def test_a_run_goes_on_past_an_example_that_never_gets_an_answer(tmp_path: Path) -> None:
+    data = write_examples(tmp_path / "data.jsonl", 6)
+    with Decider(fails(example_0=said("busy", 503))) as server:
+        with pytest.raises(Unavailable):
+            run_over(data, server, tmp_path / "run")
+        run = run_over(data, server, tmp_path / "run")
+        told = reports(run)
+        again = run_over(data, server, tmp_path / "run")
+
+    assert [row.id for row in run.rows] == [f"example-{index}" for index in range(1, 6)]
+    assert [one.id for one in run.failures] == ["example-0"]
+    assert server.decided[-3:] == ["example-5", "example-0", "example-0"]
+    assert reports(again) == told
+    assert conclude(again, (), hourly_price=None) is Status.FAILED
+
+
+def test_examples_without_an_answer_once_more_do_not_stop_the_run(tmp_path: Path) -> None:
+    data = write_examples(tmp_path / "data.jsonl", 10)
+    busy = {f"example_{index}": said("busy", 503) for index in range(1, 10, 2)}
+    with Decider(fails(**busy)) as server:
+        first = run_over(data, server, tmp_path / "run")
+        second = run_over(data, server, tmp_path / "run")
+
+    assert len(server.decided) == 15
+    assert second.failures == first.failures
+    assert len(second.failures) == 5
+
+
+def test_where_nobody_ever_answered_the_run_stops_again(tmp_path: Path) -> None:
+    data = write_examples(tmp_path / "data.jsonl", 1)
+    with Decider(lambda id: said("busy", 503)) as server:
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                run_over(data, server, tmp_path / "run")
+
+
 def test_three_without_an_answer_in_a_row_stop_the_run(tmp_path: Path) -> None:
-    data = write_examples(tmp_path / "data.jsonl", 9)
-    busy = {f"example_{index}": said("busy", 503) for index in range(2, 9)}
+    data = write_examples(tmp_path / "data.jsonl", 12)
+    busy = {f"example_{index}": said("busy", 503) for index in range(2, 12)}
     with Decider(fails(**busy)) as server:
         with pytest.raises(Unavailable):
             run_over(data, server, tmp_path / "run")
         assert len(server.decided) <= 6
+        with pytest.raises(Unavailable):
+            run_over(data, server, tmp_path / "run")
         server.otherwise = lambda id: None
         run = run_over(data, server, tmp_path / "run")
 
-    assert len(run.rows) == 9
+    assert len(run.rows) == 12
 
 
 @pytest.mark.parametrize(
@@ -471,6 +512,46 @@ def test_failures_are_told_and_are_the_exit_status(tmp_path: Path) -> None:
     assert "33.3 %" not in ended.stdout.splitlines()[0]
     [failure] = json.loads((tmp_path / "run" / "report.json").read_text())["unanswered"]
     assert failure["code"] == "too_many_tokens"
+
+
+def question_line(id: str) -> dict[str, Any]:
+    question = {"type": "noul", "instructions": "Is money asked back?"}
+    return {"id": id, "state": "s", "question": question, "labels": ["no", "yes"], "expected": "no"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "calibrated", "is_told"),
+    [
+        ([question_line("q"), native_line("n", "red")], True, True),
+        ([question_line("q"), native_line("n", "red")], False, False),
+        ([native_line("n", "red")], True, False),
+    ],
+)
+def test_entries_of_a_calibration_that_questions_do_not_get_are_told(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    lines: list[Any],
+    calibrated: bool,
+    is_told: bool,
+) -> None:
+    data = write_lines(tmp_path / "data.jsonl", *lines)
+    named = {"sha256": "c" * 64, "temperature": 1.5, "position_prior": False}
+    with Decider() as server:
+        server.otherwise = lambda id: Scripted.of(
+            {
+                "result": decide(
+                    server.bodies[-1]["decision"], calibration=named if calibrated else None
+                )
+            }
+        )
+        run = run_over(data, server, tmp_path / "run")
+
+    conclude(run, (), hourly_price=None)
+
+    told = "The calibration's entries for noul were not applied: examples are asked as native"
+    assert capsys.readouterr().err.count(f"ballot: {told}") == is_told
+    page = html.unescape((tmp_path / "run" / "report.html").read_text())
+    assert page.count(told) == is_told
 
 
 @pytest.mark.parametrize(

@@ -253,6 +253,23 @@ def test_columns_of_csv_become_examples(tmp_path: Path) -> None:
     )
 
 
+def test_blank_families_and_groups_are_none(tmp_path: Path) -> None:
+    """A cell that nobody filled in makes no group of all that have one."""
+    path = write_csv(
+        tmp_path, HEADER, ["1", "", "a", "tech"], ["2", " ", "b", "tech"], ["3", "m", "c", "tech"]
+    )
+    columns = {"state": "text", "expected": "team", "group": "channel", "family": "channel"}
+    rows = read_data(path, write_mapping(tmp_path, {**TEAMS, "columns": columns})).examples
+    assert [(row.family, row.group) for row in rows] == [(None, None), (None, None), ("m", "m")]
+
+    written = [
+        native_line("one", "blue", family="", group=" "),
+        {**task("two", "noul", "no", ["no", "yes"]), "family": " ", "group": ""},
+    ]
+    lines = read_data(write_lines(tmp_path / "data.jsonl", *map(json.dumps, written))).examples
+    assert [(line.family, line.group) for line in lines] == [(None, None), (None, None)]
+
+
 def test_several_columns_make_an_object_and_rows_without_an_id_are_counted(tmp_path: Path) -> None:
     path = write_csv(tmp_path, HEADER, ["7", "mail", "a", "tech"], ["8", "web", "b", "tech"])
     columns = {"state": ["text", "channel"], "expected": "team"}

@@ -171,3 +171,20 @@ def test_too_few_of_a_number_of_options_are_told() -> None:
     ]
     found = calibrate_one_order(run_of(rows, served=replace(SERVED, orders=2)))
     assert [(item.options, item.verdict) for item in found.priors] == [(2, "too_few"), (4, "kept")]
+
+
+def test_a_number_of_options_has_folds_of_its_own() -> None:
+    """Nine groups of 100 fill nine folds of the run, so that all of the others are in the tenth."""
+    rows = [
+        *(
+            replace(item, group=f"g{number % 9}")
+            for number, item in enumerate(two_orders(900, bias=BIAS, seed=8))
+        ),
+        *(
+            replace(item, id=f"x{item.id}", kind="score")
+            for item in two_orders(100, bias=(2.0, -2.0), seed=9)
+        ),
+    ]
+    found = calibrate_one_order(run_of(rows, served=replace(SERVED, orders=2)))
+    assert [(item.options, item.verdict) for item in found.priors] == [(2, "kept"), (4, "too_few")]
+    assert found.priors[0].log_prior == pytest.approx((2, -2), abs=0.1)

@@ -10,7 +10,9 @@ import pytest
 from scipy.stats import beta, binom
 
 from ballot.quality.policy import MEASURES
+from ballot.quality.runs import Row, Run
 from ballot.quality.thresholds import (
+    FALSE_SAVINGS,
     LEAST_EXAMPLES,
     RISK,
     Costs,
@@ -185,6 +187,51 @@ def test_mistakes_that_cost_too_much_are_refused() -> None:
     with pytest.raises(ThresholdError, match="not shown to be cheaper") as caught:
         threshold_for_costs(run, measure="confidence", costs=Costs(0, 10_000, 1))
     assert caught.value.code == "no_threshold"
+
+
+def guessed_rows(count: int, *, accuracy: float, seed: int) -> list[Row]:
+    """Rows that are right in `accuracy`, whatever their confidence is."""
+    draw = random.Random(seed)
+    return [
+        row(number, (draw.uniform(0, 4), 0.0), int(draw.random() > accuracy))
+        for number in range(count)
+    ]
+
+
+def claims_to_save(run: Run, costs: Costs) -> bool:
+    try:
+        threshold_for_costs(run, measure="confidence", costs=costs)
+    except ThresholdError:
+        return False
+    return True
+
+
+def test_mistakes_that_are_rare_and_dear_are_seldom_overlooked() -> None:
+    """Accepting breaks even at 0.99, and 0.98 are right: of 60 claims, 1.5 may be wrong.
+
+    More than 5 would be no chance.
+    """
+    assert binom.sf(5, 60, FALSE_SAVINGS) < 0.005
+    runs = (run_of(guessed_rows(LEAST_EXAMPLES, accuracy=0.98, seed=seed)) for seed in range(60))
+    assert sum(claims_to_save(run, Costs(0, 100, 1)) for run in runs) <= 5
+
+
+@pytest.mark.parametrize(("wrong", "is_claimed"), [(12, True), (16, False)])
+def test_how_many_right_answers_show_a_saving(wrong: float, is_claimed: bool) -> None:
+    """Half of 100 are all right: that has a chance of 0.025 where 0.929 are."""
+    assert binom.sf(49, 50, 1 - 1 / 12) < 0.025 < binom.sf(49, 50, 1 - 1 / 16)
+    rows = [row(number, (2.0, 0.0), 0) for number in range(100)]
+    assert claims_to_save(run_of(rows), Costs(0, wrong, 1)) is is_claimed
+
+
+def test_mistakes_that_cost_no_more_than_falling_back_need_no_right_answer() -> None:
+    rows = [row(number, (2.0, 0.0), 1) for number in range(200)]
+    assert claims_to_save(run_of(rows), Costs(0, 1, 2))
+    assert not claims_to_save(run_of(rows), Costs(0, 2, 2))
+
+
+def test_right_answers_that_cost_as_much_as_falling_back_save_nothing() -> None:
+    assert not claims_to_save(run_of(surely_rows(200, seed=1)), Costs(2, 1, 2))
 
 
 def test_mistakes_that_cost_nothing_accept_everything() -> None:

@@ -25,6 +25,7 @@ from ballot.quality.examples import Data, Example
 from ballot.quality.gate import Limit, judge
 from ballot.quality.report import write_report
 from ballot.quality.runs import Run, Settings
+from ballot.quality.wording import entries_notice
 
 RUNS = Path("runs")
 _MOST_CONCURRENCY = 64
@@ -168,6 +169,8 @@ def conclude(run: Run, limits: Sequence[Limit], *, hourly_price: float | None) -
     """Report the run, say which limits it misses, and return how the command ends."""
     report = write_report(run, hourly_price=hourly_price)
     show_report(report, run.folder)
+    if notice := entries_notice(report):
+        print(f"ballot: {printable(notice)}", file=sys.stderr)
     missed = [verdict for verdict in judge(report, limits) if not verdict.is_kept]
     for verdict in missed:
         print(f"ballot: {printable(verdict.line)}", file=sys.stderr)

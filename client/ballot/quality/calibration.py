@@ -116,8 +116,9 @@ class Slice:
 class Calibration:
     """What a run says about the priors of places and about temperatures.
 
-    `orders` is the number of option orders that it is for, `nll` and `ece` are of all answers, out
-    of fold.
+    `orders` is the number of option orders that it is for. `nll` and `ece` are of all answers, each
+    with a temperature, and a prior, that were fitted without its fold. What is kept was chosen on
+    all answers.
     """
 
     run: Run
@@ -259,8 +260,8 @@ def calibrate(run: Run, *, seed: int = 0) -> Calibration:
     """Fit the temperatures of a run: of all kinds together, of each kind, of bands within it.
 
     A narrower slice is kept where its temperature beats the next wider one's out of fold, so that
-    what little data there is for it is not spent on noise. The folds follow from the groups alone;
-    `seed` is that of the intervals' resampling.
+    what little data there is for it is not spent on noise. The folds follow from a slice's groups
+    alone; `seed` is that of the intervals' resampling.
     """
     cases = [Case.of(row, row.option_logits) for row in run.rows]
     return _calibrate(run, cases, cases, orders=_served(run).orders, priors=(), seed=seed)
@@ -269,7 +270,10 @@ def calibrate(run: Run, *, seed: int = 0) -> Calibration:
 def calibrate_one_order(run: Run, *, seed: int = 0) -> Calibration:
     """Fit, on a run of two orders, what one order needs: the priors of places, then temperatures.
 
-    The first of the two orders is, bit for bit, what a request of one order is answered.
+    The first of the two orders is, bit for bit, what a request of one order is answered. A
+    temperature is fitted without the fold that it is tried on, but on answers less priors that this
+    fold took part in fitting and choosing: of priors and temperatures together, what is told out of
+    fold may be slightly better than what the next answers show.
     """
     pairs = [_pair_of(row) for row in run.rows]
     priors, held_out = _fit_priors(pairs, seed)
@@ -288,9 +292,8 @@ def _pair_of(row: Row) -> Pair:
 def _fit_priors(pairs: Sequence[Pair], seed: int) -> tuple[tuple[PriorFit, ...], list[Pair]]:
     """Return what came of each number of options, and the pairs without the priors that are kept.
 
-    Those have taken no part in the fit of what is taken off them.
+    Those have taken no part in the fit of what is taken off them, though in choosing what is kept.
     """
-    folds = folds_of([pair.group for pair in pairs])
     members: dict[int, list[int]] = {}
     for index, pair in enumerate(pairs):
         members.setdefault(len(pair.declared), []).append(index)
@@ -305,7 +308,7 @@ def _fit_priors(pairs: Sequence[Pair], seed: int) -> tuple[tuple[PriorFit, ...],
             )
             continue
         fit, held_out = judge_prior(
-            chosen, [folds[index] for index in some], seed=seed, level=1 - FALSE_CLAIMS / tests
+            chosen, folds_of(groups), seed=seed, level=1 - FALSE_CLAIMS / tests
         )
         fits.append(fit)
         if fit.verdict == "kept":
@@ -372,13 +375,12 @@ def _loss(case: Case, probabilities: Sequence[float]) -> float:
 class _Search:
     """Goes from the widest slice to the narrowest, and keeps those that are worth it.
 
-    `out_of_fold` has a temperature for each case, which it took no part in fitting.
+    `out_of_fold` has a temperature for each case, which was fitted on other groups than its own.
     """
 
     def __init__(self, cases: Sequence[Case], seed: int) -> None:
         self._cases = cases
         self._seed = seed
-        self._folds = folds_of([case.group for case in cases])
         self.out_of_fold = [1.0] * len(cases)
 
     def run(self) -> tuple[Slice, ...]:
@@ -423,13 +425,14 @@ class _Search:
         )
 
     def _fit_out_of_fold(self, members: Sequence[int]) -> dict[int, float]:
+        # In folds of the whole run, all members might stand in one, and none be left to fit on.
+        folds = folds_of([self._cases[index].group for index in members])
+        placed = list(zip(members, folds, strict=True))
         temperatures = {
-            fold: fit_temperature(
-                [self._cases[index] for index in members if self._folds[index] != fold]
-            )
-            for fold in {self._folds[index] for index in members}
+            fold: fit_temperature([self._cases[index] for index, other in placed if other != fold])
+            for fold in set(folds)
         }
-        return {index: temperatures[self._folds[index]] for index in members}
+        return {index: temperatures[fold] for index, fold in placed}
 
     def _loss_at(self, index: int, temperature: float) -> float:
         case = self._cases[index]
@@ -460,7 +463,8 @@ def _span(cases: Sequence[Case], members: Sequence[int]) -> tuple[int, int]:
 def folds_of(groups: Sequence[str]) -> list[int]:
     """Return a fold for each of `groups`, the same for the same group, of about equal sizes.
 
-    It depends on the names and the sizes of the groups, not on their order.
+    It depends on the names and the sizes of the groups, not on their order. Of `LEAST_GROUPS` and
+    more, no fold is empty.
     """
     sizes: dict[str, int] = {}
     for group in groups:

@@ -1,7 +1,7 @@
 """Asks labelled examples of an endpoint, keeps every answer, and goes on where it was interrupted.
 
 One request holds one decision, so that what is timed is a decision. They are asked in the order of
-the data, one at a time unless told otherwise.
+the data, one at a time unless told otherwise; what got no answer before is asked again last.
 """
 
 from __future__ import annotations
@@ -73,12 +73,17 @@ def evaluate(
 
     Raises:
         BallotError: the endpoint refuses or does not answer; what it answered is kept, and the same
-            call goes on with the rest.
+            call goes on with the rest. An example that got no answer before does not end a run
+            that has answers.
         RunError: the folder is not this run's, or another model answers than before.
         OSError: an answer cannot be written.
     """
     with open_run(folder, settings) as record:
-        missing = [index for index in range(len(examples)) if index not in record.done]
+        # What may be at fault itself comes last, so that it keeps nothing else from being asked.
+        missing = sorted(
+            set(range(len(examples))) - record.done,
+            key=lambda index: (index in record.unanswered, index),
+        )
         watcher.begin(total=len(examples), done=len(examples) - len(missing))
         crew = _Crew(examples, client, record, settings.scoring, clock)
         with closing(crew.ask(missing, hands=settings.concurrency)) as outcomes:
@@ -92,6 +97,36 @@ class _Stop:
     """What ended a thread's work before its time."""
 
     error: Exception
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What came of an example: the error that it got, if it got one."""
+
+    index: int
+    error: BallotError | None
+
+
+class _Patience:
+    """Tells an endpoint that does not answer from examples that get no answer."""
+
+    def __init__(self, record: Record) -> None:
+        self._unanswered_before = record.unanswered
+        # A first answer has to come before an unanswered example may be the example's fault.
+        self._has_answered = bool(record.done)
+        self._in_a_row = 0
+
+    def ends_with(self, outcome: _Outcome) -> bool:
+        """Return whether, after this outcome too, it is the endpoint that does not answer."""
+        if not isinstance(outcome.error, _UNANSWERED):
+            self._has_answered, self._in_a_row = True, 0
+            return False
+        if not self._has_answered:
+            return True
+        # Once more without an answer says nothing new of the endpoint.
+        if outcome.index not in self._unanswered_before:
+            self._in_a_row += 1
+        return self._in_a_row >= _MOST_UNANSWERED_IN_A_ROW
 
 
 class _Crew:
@@ -109,7 +144,7 @@ class _Crew:
         self._scoring = None if scoring == Scoring() else scoring
         self._clock = clock
         self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._outcomes: queue.SimpleQueue[BallotError | _Stop | None] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[_Outcome | _Stop] = queue.SimpleQueue()
         self._stopped = threading.Event()
 
     def ask(
@@ -125,23 +160,22 @@ class _Crew:
         for _ in range(min(hands, len(indexes))):
             threading.Thread(target=self._work, daemon=True).start()
         try:
-            # A first answer has to come before an unanswered example may be the example's fault.
-            in_a_row = _MOST_UNANSWERED_IN_A_ROW - 1
+            patience = _Patience(self._record)
             for _ in indexes:
                 outcome = self._outcomes.get()
                 if isinstance(outcome, _Stop):
                     raise outcome.error
-                in_a_row = in_a_row + 1 if isinstance(outcome, _UNANSWERED) else 0
-                if outcome is not None and in_a_row >= _MOST_UNANSWERED_IN_A_ROW:
-                    raise outcome
-                yield outcome
+                if patience.ends_with(outcome) and outcome.error is not None:
+                    raise outcome.error
+                yield outcome.error
         finally:
             self._stopped.set()
 
     def _work(self) -> None:
         try:
             while not self._stopped.is_set():
-                self._outcomes.put(self._ask(self._waiting.get_nowait()))
+                index = self._waiting.get_nowait()
+                self._outcomes.put(_Outcome(index, self._ask(index)))
         except queue.Empty:
             pass
         except Exception as error:

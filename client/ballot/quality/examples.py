@@ -34,7 +34,7 @@ class Example:
 
     `kind` is `native`, or the type of the System One question that it comes from: `choice`, `noul`
     or `score`. `family` and `group` are names that figures are told apart by, where the data has
-    them.
+    them; blank ones are none.
     """
 
     id: str
@@ -327,8 +327,8 @@ class _Columns:
             Decision(name, state, self.question, self.options),
             cells[self.expected],
             NATIVE,
-            family=None if self.family is None else cells[self.family],
-            group=None if self.group is None else cells[self.group],
+            family=_name(cells, self.family),
+            group=_name(cells, self.group),
         )
 
 
@@ -389,7 +389,16 @@ def _by_column(header: list[str], cells: list[str]) -> dict[str, str]:
 
 
 def _family_and_group(fields: Mapping[str, Any]) -> dict[str, str | None]:
-    return {name: _optional_string(fields, name) for name in ("family", "group")}
+    return {name: _unless_blank(_optional_string(fields, name)) for name in ("family", "group")}
+
+
+def _name(cells: Mapping[str, str], column: str | None) -> str | None:
+    return None if column is None else _unless_blank(cells[column])
+
+
+def _unless_blank(name: str | None) -> str | None:
+    """Return a name; examples that have a blank one have nothing in common."""
+    return None if name is None or not name.strip() else name
 
 
 def _optional_string(fields: Mapping[str, Any], name: str, path: str | None = None) -> str | None:

@@ -95,6 +95,7 @@ def judge_prior(
 ) -> tuple[PriorFit, list[Pair]]:
     """Fit a prior, and try it on answers that took no part in the fit; those are returned too.
 
+    `folds` has the fold of each pair; there are at least two, and a group is in one alone.
     It is kept if fewer of them flip, with an interval at `level` that does not reach 0, and no
     fewer are right.
     """

@@ -197,13 +197,20 @@ def load_run(folder: Path) -> Run:
 class Record:
     """A run that is under way: keeps each answer the moment it comes. Threads may share it.
 
-    `done` are the indexes of the examples that need not be asked any more.
+    `done` are the indexes of the examples that need not be asked any more, and `unanswered` those
+    of the examples that were asked before and got no answer.
     """
 
     def __init__(
-        self, folder: Path, manifest: Manifest, answers: IO[bytes], done: frozenset[int]
+        self,
+        folder: Path,
+        manifest: Manifest,
+        answers: IO[bytes],
+        *,
+        done: frozenset[int],
+        unanswered: frozenset[int],
     ) -> None:
-        self.done = done
+        self.done, self.unanswered = done, unanswered
         self._folder, self._manifest, self._answers = folder, manifest, answers
         self._lock = threading.Lock()
 
@@ -282,14 +289,16 @@ def open_run(folder: Path, settings: Settings) -> Iterator[Record]:
     with _alone(folder):
         manifest = _begin_or_resume(folder, settings)
         lines = _read_whole_lines(folder)
-        done = frozenset(
+        outcomes = _parse_answers(folder, lines, settings.examples)
+        unanswered = frozenset(
             index
-            for index, outcome in _parse_answers(folder, lines, settings.examples).items()
-            if isinstance(outcome, Row) or not outcome.retryable
+            for index, outcome in outcomes.items()
+            if isinstance(outcome, Failure) and outcome.retryable
         )
+        done = frozenset(outcomes) - unanswered
         with (folder / ANSWERS).open("ab") as answers:
             answers.truncate(len(lines))
-            record = Record(folder, manifest, answers, done)
+            record = Record(folder, manifest, answers, done=done, unanswered=unanswered)
             try:
                 yield record
             finally:

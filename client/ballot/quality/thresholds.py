@@ -22,6 +22,8 @@ from ballot.quality.statistics import Share, predicted
 
 # The share of thresholds that may miss their target although the held-out half says otherwise.
 RISK = 0.05
+# The share of claims to save that may be wrong: the lower side of a 95 % interval.
+FALSE_SAVINGS = 0.025
 LEAST_EXAMPLES = 100
 # What an answer is measured at that no threshold accepts.
 _NEVER = -1.0
@@ -138,6 +140,10 @@ def threshold_for_costs(
 ) -> Chosen:
     """Return the threshold with the least mean cost on one half, and what it costs on the other.
 
+    Two tests on the other half have to show the saving. An exact one sees that a wrong answer may
+    be rare and dear although none was drawn, which no bootstrap can; the bootstrap's interval sees
+    that answers of one group are alike, which the exact one takes for independent.
+
     Raises:
         ThresholdError: there are too few examples, or accepting anything is not shown to be
             cheaper than always falling back.
@@ -150,10 +156,12 @@ def threshold_for_costs(
         [answer.group for answer in second.answers],
         seed=seed,
     )
-    if saving.low <= 0:
+    right, accepted = second.accepted(threshold)
+    if saving.low <= 0 or _chance_without_saving(right, accepted, costs) > FALSE_SAVINGS:
         raise ThresholdError(
             f"accepting answers is not shown to be cheaper than always falling back: it saves "
-            f"{saving.value:.4g} a decision, 95 % interval {saving.low:.4g} to {saving.high:.4g}",
+            f"{saving.value:.4g} a decision, 95 % interval {saving.low:.4g} to {saving.high:.4g}; "
+            f"of {accepted} accepted answers {right} are right",
             code="no_threshold",
         )
     return replace(
@@ -248,6 +256,20 @@ def _cost(answer: _Answer, threshold: float, costs: Costs) -> float:
 
 
 # --- exact bounds
+
+
+def _chance_without_saving(right: int, accepted: int, costs: Costs) -> float:
+    """Return the most that the chance of so many right answers can be if nothing is saved.
+
+    Accepting saves exactly when an accepted answer is right more often than where it breaks even.
+    """
+    if not accepted or costs.right >= costs.fallback:
+        return 1.0
+    if costs.wrong <= costs.fallback:
+        # Not even a wrong answer costs more than falling back.
+        return 0.0
+    breaks_even = (costs.wrong - costs.fallback) / (costs.wrong - costs.right)
+    return binomial_tail(right, accepted, breaks_even)
 
 
 def binomial_tail(successes: int, trials: int, probability: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ballot.quality.examples import NATIVE
 from ballot.quality.figures import LOW_MASS, Calibration, Group, Mass, Orders, Report
 from ballot.quality.runs import Served
 from ballot.quality.statistics import Mean, Share
@@ -75,6 +76,8 @@ def findings(report: Report) -> Iterator[str]:
         yield f"No valid answer came for {_examples(missing)}; that counts as wrong."
     if report.mean_confidence is not None:
         yield from _on_calibration(report.calibration, report.mean_confidence)
+    if notice := entries_notice(report):
+        yield notice
     if report.orders:
         yield _on_orders(report.orders)
     if weakest := _weakest(report.by_family):
@@ -84,6 +87,22 @@ def findings(report: Report) -> Iterator[str]:
         )
     if report.mass and report.mass.low.count:
         yield _on_mass(report.mass)
+
+
+def entries_notice(report: Report) -> str | None:
+    """Return which entries of the endpoint's calibration are left out, if it has one.
+
+    Examples are asked as native decisions, also those that are System One questions.
+    """
+    served = report.manifest.served
+    kinds = [group.name for group in report.by_kind if group.name != NATIVE]
+    if served is None or served.calibration_sha256 is None or not kinds:
+        return None
+    named = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+    return (
+        f"The calibration's entries for {named} were not applied: examples are asked as native "
+        f"decisions, which use the entries for {NATIVE}, else any."
+    )
 
 
 def _on_guessing(accuracy: Share, guessing: float) -> str:
