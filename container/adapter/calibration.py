@@ -186,7 +186,7 @@ def _calibration(value: Json, text: str) -> Calibration:
 
 def _priors(value: Json) -> tuple[Prior, ...]:
     priors = tuple(
-        _prior(item, f"priors[{index}]") for index, item in enumerate(_list(value, "priors"))
+        _prior(item, f"priors[{index}]") for index, item in enumerate(_items_of(value, "priors"))
     )
     if len({len(prior.places) for prior in priors}) < len(priors):
         raise InvalidRequest("priors has a number of options twice")
@@ -196,8 +196,8 @@ def _priors(value: Json) -> tuple[Prior, ...]:
 def _prior(value: Json, path: str) -> Prior:
     fields = _object(value, path, ("options", "log_prior"), optional=("kinds",))
     # A file from before priors named their kinds has them for all.
-    kinds = _list(fields.get("kinds", list(KINDS)), f"{path}.kinds")
-    places = _list(fields["log_prior"], f"{path}.log_prior")
+    kinds = _items_of(fields.get("kinds", list(KINDS)), f"{path}.kinds")
+    places = _items_of(fields["log_prior"], f"{path}.log_prior")
     if not 2 <= len(places) <= _MOST_OPTIONS or fields["options"] != len(places):
         raise InvalidRequest(f"{path}.log_prior must have one number for each of its options")
     return Prior(
@@ -214,7 +214,7 @@ def _prior(value: Json, path: str) -> Prior:
 def _temperatures(value: Json) -> tuple[Temperature, ...]:
     return tuple(
         _temperature(item, f"temperatures[{index}]")
-        for index, item in enumerate(_list(value, "temperatures"))
+        for index, item in enumerate(_items_of(value, "temperatures"))
     )
 
 
@@ -268,7 +268,7 @@ def _one_of(value: Json, path: str, allowed: tuple[Choice, ...]) -> Choice:
     raise InvalidRequest(f"{path} must be one of: {', '.join(map(str, allowed))}")
 
 
-def _list(value: Json, path: str) -> list[Json]:
+def _items_of(value: Json, path: str) -> list[Json]:
     if not isinstance(value, list):
         raise InvalidRequest(f"{path} must be an array, not {kind_of(value)}")
     return value
