@@ -132,6 +132,10 @@ class Calibration:
         return next((item.places for item in self.priors if item.fits(kind, options)), None)
 
 
+class _NoCalibration(ValueError):
+    """What is read is no calibration; the text names the first wrong field."""
+
+
 def read_calibration(source: str) -> Calibration:
     """Read a calibration: the file that `source` names, or `source` itself where that is JSON.
 
@@ -143,10 +147,10 @@ def read_calibration(source: str) -> Calibration:
     text = (source if source.startswith("{") else _read_file(Path(source))).strip()
     try:
         return _calibration(strict_json.parse(text.encode()), text)
-    except InvalidRequest as error:
+    except (InvalidRequest, _NoCalibration) as error:
         where = "its JSON" if source.startswith("{") else source
         raise StartupError(
-            f"BALLOT_CALIBRATION, {where}, is no calibration ({error.message}); set it to what "
+            f"BALLOT_CALIBRATION, {where}, is no calibration ({error}); set it to what "
             "`ballot calibrate` wrote"
         ) from None
 
@@ -171,9 +175,9 @@ def _calibration(value: Json, text: str) -> Calibration:
     priors = _priors(fields.get("priors", []))
     temperatures = _temperatures(fields["temperatures"])
     if priors and scoring.orders != 1:
-        raise InvalidRequest("priors are for one order alone")
+        raise _NoCalibration("priors are for one order alone")
     if not (priors or temperatures):
-        raise InvalidRequest("it has neither temperatures nor priors")
+        raise _NoCalibration("it has neither temperatures nor priors")
     return Calibration(
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         model_sha256=_sha256(fields["model_sha256"], "model_sha256"),
@@ -189,7 +193,7 @@ def _priors(value: Json) -> tuple[Prior, ...]:
         _prior(item, f"priors[{index}]") for index, item in enumerate(_items_of(value, "priors"))
     )
     if len({len(prior.places) for prior in priors}) < len(priors):
-        raise InvalidRequest("priors has a number of options twice")
+        raise _NoCalibration("priors has a number of options twice")
     return priors
 
 
@@ -199,7 +203,7 @@ def _prior(value: Json, path: str) -> Prior:
     kinds = _items_of(fields.get("kinds", list(KINDS)), f"{path}.kinds")
     places = _items_of(fields["log_prior"], f"{path}.log_prior")
     if not 2 <= len(places) <= _MOST_OPTIONS or fields["options"] != len(places):
-        raise InvalidRequest(f"{path}.log_prior must have one number for each of its options")
+        raise _NoCalibration(f"{path}.log_prior must have one number for each of its options")
     return Prior(
         kinds=tuple(
             _one_of(kind, f"{path}.kinds[{index}]", KINDS) for index, kind in enumerate(kinds)
@@ -235,7 +239,7 @@ def _band(value: Json, path: str) -> tuple[int, int]:
     match value:
         case [int(fewest), int(most)] if 2 <= fewest <= most <= _MOST_OPTIONS:
             return fewest, most
-    raise InvalidRequest(f"{path} must be two whole numbers from 2 to {_MOST_OPTIONS}, in order")
+    raise _NoCalibration(f"{path} must be two whole numbers from 2 to {_MOST_OPTIONS}, in order")
 
 
 def _number(value: Json, path: str, lowest: float, highest: float) -> float:
@@ -244,19 +248,19 @@ def _number(value: Json, path: str, lowest: float, highest: float) -> float:
             pass
         case int() | float() if lowest <= value <= highest:
             return float(value)
-    raise InvalidRequest(f"{path} must be a number from {lowest:g} to {highest:g}")
+    raise _NoCalibration(f"{path} must be a number from {lowest:g} to {highest:g}")
 
 
 def _sha256(value: Json, path: str) -> str:
     text = _text(value, path)
     if len(text) != _SHA256_DIGITS or not set(text) <= set("0123456789abcdef"):
-        raise InvalidRequest(f"{path} must be 64 lower-case hexadecimal digits")
+        raise _NoCalibration(f"{path} must be 64 lower-case hexadecimal digits")
     return text
 
 
 def _text(value: Json, path: str) -> str:
     if not isinstance(value, str):
-        raise InvalidRequest(f"{path} must be a string, not {kind_of(value)}")
+        raise _NoCalibration(f"{path} must be a string, not {kind_of(value)}")
     return value
 
 
@@ -265,12 +269,12 @@ def _one_of(value: Json, path: str, allowed: tuple[Choice, ...]) -> Choice:
     for choice in allowed:
         if type(value) is type(choice) and value == choice:
             return choice
-    raise InvalidRequest(f"{path} must be one of: {', '.join(map(str, allowed))}")
+    raise _NoCalibration(f"{path} must be one of: {', '.join(map(str, allowed))}")
 
 
 def _items_of(value: Json, path: str) -> list[Json]:
     if not isinstance(value, list):
-        raise InvalidRequest(f"{path} must be an array, not {kind_of(value)}")
+        raise _NoCalibration(f"{path} must be an array, not {kind_of(value)}")
     return value
 
 
@@ -279,11 +283,11 @@ def _object(
 ) -> dict[str, Json]:
     """Return an object that has each of `keys`, and no other than these and the optional ones."""
     if not isinstance(value, dict):
-        raise InvalidRequest(f"{path} must be an object, not {kind_of(value)}")
+        raise _NoCalibration(f"{path} must be an object, not {kind_of(value)}")
     missing = [key for key in keys if key not in value]
     unknown = value.keys() - {*keys, *optional}
     if missing:
-        raise InvalidRequest(f"{path} has no {missing[0]}")
+        raise _NoCalibration(f"{path} has no {missing[0]}")
     if unknown:
-        raise InvalidRequest(f"{path} has {min(unknown)[:80]!r}, which is not known")
+        raise _NoCalibration(f"{path} has {min(unknown)[:80]!r}, which is not known")
     return value
