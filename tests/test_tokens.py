@@ -172,6 +172,13 @@ def control_tokens(vocabulary: Vocabulary, ids: tuple[int, ...]) -> list[int]:
     return [token for token in ids if vocabulary.attributes[token] & Vocabulary.CONTROL]
 
 
+@pytest.fixture(scope="session")
+def lost_bytes(demo_encoder: Encoder) -> bytes:
+    """The bytes that the demo model has no token for: llama.cpp leaves them out."""
+    pieces = set(demo_encoder._vocabulary.pieces)
+    return bytes(byte for byte in range(256) if bytes([byte]) not in pieces)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     state=st.recursive(
@@ -182,15 +189,19 @@ def control_tokens(vocabulary: Vocabulary, ids: tuple[int, ...]) -> list[int]:
     question=st.text(min_size=1),
 )
 def test_cuts_lose_and_reorder_nothing(
-    demo_encoder: Encoder, demo_template: PromptTemplate, state: Json, question: str
+    demo_encoder: Encoder,
+    demo_template: PromptTemplate,
+    lost_bytes: bytes,
+    state: Json,
+    question: str,
 ) -> None:
     decision = make_decision(state, question)
     encoded = demo_encoder.encode(decision)
     text = write_prompt(decision, demo_template, demo_encoder.labels).text.encode()
     pieces = demo_encoder._vocabulary.pieces
-    lost = bytes(byte for byte in range(256) if bytes([byte]) not in pieces)
+    written = b"".join(pieces[token] for token in encoded.token_ids)
 
-    assert b"".join(pieces[token] for token in encoded.token_ids) == text.translate(None, lost)
+    assert written == text.translate(None, lost_bytes)
     assert 2 <= len(encoded.segments) <= 3
     assert all(encoded.segments)
 
