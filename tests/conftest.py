@@ -15,7 +15,7 @@ from adapter.llama import Library, Model
 from adapter.prompt import PromptTemplate, render_template
 from adapter.tokens import Encoder
 from tests.adapter_process import DEMO_MODEL, GEMMA_MODEL, ROOT, AdapterProcess
-from tests.gguf_models import write_hybrid_model, write_tiny_model
+from tests.gguf_models import BYTES_TEMPLATE, write_hybrid_model, write_tiny_model
 
 if TYPE_CHECKING:
     from tests.synthesis import Synthesis
@@ -68,6 +68,14 @@ def tiny_model(library: Library, tmp_path_factory: pytest.TempPathFactory) -> It
     write_tiny_model(path, chat_template=None)
     with closing(Model(library, path, gpu_layers=0)) as model:
         yield model
+
+
+@pytest.fixture(scope="session")
+def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a random attention model over bytes, with a template: what starts soonest."""
+    path = tmp_path_factory.mktemp("bytes") / "bytes.gguf"
+    write_tiny_model(path, chat_template=BYTES_TEMPLATE)
+    return path
 
 
 @pytest.fixture(scope="session")

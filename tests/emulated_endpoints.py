@@ -44,7 +44,7 @@ def emulated_endpoints(
         for prefix, file in ((DECISION_PREFIX, decision_model), (CHAT_PREFIX, DEMO_MODEL)):
             aws("s3").upload_file(str(file), BUCKET, prefix + file.name)
         decision = aws.model(
-            _adapter_image(aws),
+            adapter_image(aws),
             prefix=DECISION_PREFIX,
             BALLOT_CONTEXT_TOKENS=CONTEXT_TOKENS,
             BALLOT_REQUEST_TIMEOUT_SECONDS="3600",
@@ -62,7 +62,8 @@ def emulated_endpoints(
         yield EmulatedEndpoints(aws, *names)
 
 
-def _adapter_image(aws: Aws) -> str:
+def adapter_image(aws: Aws) -> str:
+    """Put the image of this checkout's adapter into the registry; return its URI."""
     container = ROOT / "container"
     files = {
         name: digest

@@ -58,7 +58,7 @@ def write_tiny_model(
     _add_byte_vocabulary(writer)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
-    for name, tensor in (_tiny_tensors() if tensors is None else tensors).items():
+    for name, tensor in (tiny_tensors() if tensors is None else tensors).items():
         writer.add_tensor(name, tensor)
     _finish(writer)
 
@@ -76,7 +76,7 @@ def _add_byte_vocabulary(writer: Any) -> None:
     writer.add_add_space_prefix(False)
 
 
-def _tiny_tensors() -> Tensors:
+def tiny_tensors() -> Tensors:
     random = np.random.default_rng(1)
     tensors: Tensors = {
         "token_embd.weight": _normal(random, 260, 32),

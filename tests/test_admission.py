@@ -70,6 +70,7 @@ class Bench:
             Metrics(),
             max_queue=max_queue,
             timeout_seconds=55,
+            grace_seconds=1,
             clock=lambda: self.now,
         )
 
@@ -89,6 +90,12 @@ class Bench:
     async def score(self, item: Encoded) -> Any:
         with self.admission.enter() as permit:
             return await permit.score((item,))
+
+    async def dribble(self) -> None:
+        """Be a request whose body never comes."""
+        with self.admission.enter() as permit:
+            async with permit.arriving():
+                await asyncio.Event().wait()
 
     async def entered(self) -> None:
         assert await asyncio.to_thread(self.engine.entered.acquire, timeout=60)
@@ -120,6 +127,37 @@ def test_wait_that_would_pass_the_deadline_is_refused_at_once() -> None:
         assert (caught.value.code, caught.value.retry_after_seconds) == ("busy", 56)
         bench.engine.released.release(2)
         assert len((await first).scored) == len((await second).scored) == 1
+
+    with bench.working():
+        run(scenario())
+
+
+def test_the_slowest_body_gives_its_place_up_after_its_grace() -> None:
+    bench = Bench(max_queue=1)
+
+    async def scenario() -> None:
+        first = asyncio.ensure_future(bench.dribble())
+        await asyncio.sleep(0)
+        bench.now += 1
+        second = asyncio.ensure_future(bench.dribble())
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable) as within_grace:
+            await bench.ask()
+        bench.now += 0.5
+        bench.engine.released.release()
+        answer = await bench.ask()
+        with pytest.raises(Unavailable) as gave_way:
+            await first
+
+        assert (within_grace.value.code, gave_way.value.code) == ("busy", "busy")
+        assert len(answer.scored) == 1
+        assert (second.done(), bench.admission.admitted) == (False, 1)
+        bench.admission.refuse_unfinished(
+            Unavailable("shutting down", code="draining", retry_after_seconds=1)
+        )
+        with pytest.raises(Unavailable) as refused:
+            await second
+        assert (refused.value.code, bench.admission.admitted) == ("draining", 0)
 
     with bench.working():
         run(scenario())

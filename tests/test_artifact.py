@@ -55,6 +55,13 @@ def test_any_shard_names_them_all(named: str, tmp_path: Path) -> None:
     assert found(tmp_path, named) == [*SHARDS]
 
 
+@pytest.mark.parametrize("named", ["m-00000-of-00000.gguf", "m-00004-of-00003.gguf"])
+def test_a_shard_that_cannot_be_is_refused(named: str, tmp_path: Path) -> None:
+    make_files(tmp_path, *SHARDS, named)
+    with pytest.raises(StartupError, match=f"{named} cannot be: its name counts shards from 1"):
+        find_artifact(tmp_path, tmp_path / named)
+
+
 def test_a_named_file_stands_before_the_folder(tmp_path: Path) -> None:
     make_files(tmp_path, "a.gguf", "b.gguf")
     assert found(tmp_path, "b.gguf") == ["b.gguf"]

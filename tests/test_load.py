@@ -6,10 +6,12 @@ No test here measures time: each waits for a state that the adapter shows, and t
 from __future__ import annotations
 
 import copy
+import http.client
 import json
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -126,7 +128,10 @@ def test_callers_beyond_the_bound_are_refused_before_their_body_is_read(
 def test_queue_of_zero_refuses_the_second_caller(
     pool: ThreadPoolExecutor, support_route: dict[str, Any]
 ) -> None:
-    with AdapterProcess(BALLOT_MAX_QUEUE="0").wait_ready() as adapter, adapter.client() as client:
+    with (
+        AdapterProcess(BALLOT_MAX_QUEUE="0", BALLOT_BODY_TIMEOUT_SECONDS="3600") as adapter,
+        adapter.wait_ready().client() as client,
+    ):
         first = open_request(adapter.port, b"{", content_length=10_000)
         while client.post("/invocations", json=support_route).status_code != 503:
             pass
@@ -310,3 +315,20 @@ def test_logs_have_the_request_id_and_no_text_of_the_caller(
     assert secret not in "".join(adapter.lines)
     assert answered[-3]["request_id"] == "caller-chose-this"
     assert [record["status"] for record in answered[-3:]] == [200, 400, 415]
+
+
+def test_a_connection_that_is_idle_for_some_seconds_takes_another_request(
+    adapter: AdapterProcess,
+) -> None:
+    """A server that closes it, as uvicorn does after 5 s, loses what a pool sends just then."""
+    connection = http.client.HTTPConnection("127.0.0.1", adapter.port, timeout=60)
+    sockets = []
+    for pause in (0, 6):
+        time.sleep(pause)
+        connection.request("GET", "/ping")
+        assert connection.getresponse().read() == b'{"status":"ready"}'
+        sockets.append(connection.sock)
+    connection.close()
+
+    # http.client would have taken a new one.
+    assert sockets[0] is sockets[1] is not None

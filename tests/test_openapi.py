@@ -117,6 +117,7 @@ def test_the_document_names_the_routes_and_their_methods(
         "/v1/models": ["get"],
         "/ping": ["get"],
         "/metrics": ["get"],
+        "/execution-parameters": ["get"],
         "/openapi.json": ["get"],
     }
     for path, (method,) in methods.items():
@@ -209,6 +210,24 @@ def test_errors_fit_the_schema_of_their_status(
 
     assert response.status_code == row.status
     validator(document, answer_schema(document, row.status)).validate(response.json())
+
+
+def test_the_types_of_json_lines_are_those_that_are_taken(
+    client: httpx.Client, document: dict[str, Any]
+) -> None:
+    route = document["paths"]["/invocations"]["post"]
+    one, *many = route["requestBody"]["content"]
+    assert one == "application/json"
+    assert len(many) == 3
+    for media_type in many:
+        response = client.post("/invocations", content=b"\n", headers={"content-type": media_type})
+        assert response.status_code == 200
+        assert response.headers["content-type"] in route["responses"]["200"]["content"]
+
+
+def test_the_execution_parameters_fit(client: httpx.Client, document: dict[str, Any]) -> None:
+    schema = answer_schema(document, 200, "/execution-parameters", "get")
+    validator(document, schema).validate(client.get("/execution-parameters").json())
 
 
 @pytest.mark.parametrize("path", ["/v1/systemone", "/invocations"])

@@ -584,3 +584,46 @@ def test_a_prompt_whose_logits_are_not_finite_leaves_nothing(small: Bench) -> No
     memory.is_broken = False
     assert len(small.cache) == 0
     check_forward(small, engine, small.encode(state, 1), 0)
+
+
+class LacksMemory(Lying):
+    """Has no memory for its next snapshots: for `failures` of them."""
+
+    failures = 0
+
+    def snapshot(self) -> Snapshot:
+        if self.failures:
+            self.failures -= 1
+            raise MemoryError
+        return self.context.snapshot()
+
+
+def test_a_snapshot_without_memory_costs_half_the_cache_but_no_bit(small: Bench) -> None:
+    memory = LacksMemory(small.context)
+    cache = StateCache(max_bytes=1 << 30, max_entries=1000)
+    engine = Engine(memory, small.reuse, cache)
+    small.forget()
+    first, second = small.state_of(64, seed=4), small.state_of(64, seed=5)
+    check_forward(small, engine, small.encode(first, 0), 0)
+    held = cache.held_bytes
+    memory.failures = 1
+    head = len(small.encode(second, 0).segments[0])
+    check_forward(small, engine, small.encode(second, 0), head)
+
+    assert cache.max_bytes == held // 2
+    assert cache.held_bytes <= held // 2
+
+
+def test_a_snapshot_that_the_answer_depends_on_is_tried_once_more(small: Bench) -> None:
+    memory = LacksMemory(small.context)
+    canonical = replace(SNAPSHOTS, canonical=True)
+    engine = Engine(memory, canonical, StateCache(max_bytes=1 << 30, max_entries=1000))
+    decision = small.encode(small.state_of(64, seed=6), 0)
+    engine.start_empty()
+    memory.failures = 1
+    check_forward(small, engine, decision, 0)
+    engine.start_empty()
+    memory.failures = 2
+    with pytest.raises(MemoryError):
+        engine.forward(small.encode(small.state_of(64, seed=7), 0), never)
+    check_forward(small, engine, decision, 0)

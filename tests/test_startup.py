@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -19,7 +20,15 @@ from typing import Any
 import pytest
 
 from adapter.settings import variables
-from tests.adapter_process import BUILD, LLAMA_FILES, PATIENCE, ROOT, AdapterProcess, environment
+from tests.adapter_process import (
+    BUILD,
+    GEMMA_MODEL,
+    LLAMA_FILES,
+    PATIENCE,
+    ROOT,
+    AdapterProcess,
+    environment,
+)
 from tests.gguf_models import BYTES_TEMPLATE, write_tiny_model
 
 OLDER_BINDINGS = BUILD / "bindings-0.3.35"
@@ -372,17 +381,49 @@ def test_a_context_that_the_self_test_does_not_fit(tiny_model: TinyModel) -> Non
     assert "tokens; the limit is 256); raise BALLOT_CONTEXT_TOKENS" in message
 
 
-# The memory that the key-value cache misses, and the memory that the computation misses.
-@pytest.mark.parametrize("mebibytes", [500, 1000])
-def test_a_context_too_large_for_the_memory(mebibytes: int, tiny_model: TinyModel) -> None:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (mebibytes << 20, mebibytes << 20))
+def limit_on(kind: int, mebibytes: int) -> Callable[[], None]:
+    return lambda: resource.setrlimit(kind, (mebibytes << 20, mebibytes << 20))
 
+
+@pytest.mark.parametrize("mebibytes", [500, 1000])
+def test_a_context_too_large_for_the_memory_is_refused_before_it_is_taken(
+    mebibytes: int, tiny_model: TinyModel
+) -> None:
     model = {"BALLOT_GGUF_PATH": str(tiny_model.path), "BALLOT_CONTEXT_TOKENS": "1048576"}
-    message = failure((), model, limit=limit)
+    message = failure((), model, limit=limit_on(resource.RLIMIT_AS, mebibytes))
+    match = re.fullmatch(
+        r"a context of 1048576 tokens takes (\d+) MiB, and (\d+) MiB of memory are free; "
+        r"lower BALLOT_CONTEXT_TOKENS or add memory",
+        message,
+    )
+    assert match
+    # Two layers of keys and values of 32 numbers of 2 bytes are 256 MiB; the mask of a decode of
+    # 512 tokens, in 2 bytes, is 1024.
+    assert int(match[1]) == 256 + 1024
+    assert int(match[2]) < mebibytes
+
+
+# The memory that the key-value cache misses, and the memory that the computation misses. This
+# limit is none of those that are looked at before.
+@pytest.mark.parametrize("mebibytes", [250, 500])
+def test_a_context_that_llama_cpp_gets_no_memory_for(mebibytes: int, tiny_model: TinyModel) -> None:
+    model = {"BALLOT_GGUF_PATH": str(tiny_model.path), "BALLOT_CONTEXT_TOKENS": "1048576"}
+    message = failure((), model, limit=limit_on(resource.RLIMIT_DATA, mebibytes))
     assert message.startswith("llama.cpp cannot create a context of 1048576 tokens: ")
     assert "insufficient memory" in message
     assert message.endswith("; lower BALLOT_CONTEXT_TOKENS or add memory")
+
+
+def test_a_model_too_large_for_the_memory() -> None:
+    message = failure(
+        (), {"BALLOT_GGUF_PATH": str(GEMMA_MODEL)}, limit=limit_on(resource.RLIMIT_AS, 250)
+    )
+    size = GEMMA_MODEL.stat().st_size >> 20
+    assert re.fullmatch(
+        rf"the model has {size} MiB, and \d+ MiB of memory are free; use a smaller quantization "
+        "or an instance with more memory",
+        message,
+    )
 
 
 @pytest.mark.parametrize("layers", ["-1", "1"])

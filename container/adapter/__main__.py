@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
 import socket
 import sys
 import traceback
+from contextlib import closing
 
-from adapter.errors import StartupError
+from adapter.errors import ModelChanged, StartupError, WorkerFailed
 from adapter.loading import Loading
 from adapter.logs import configure, log
 from adapter.settings import Settings, read_settings
@@ -21,8 +23,8 @@ EXIT_FAILED = 1
 SWITCH_SECONDS = 0.00005
 
 
-def serve(settings: Settings, listener: socket.socket) -> int:
-    """Load the model and serve on `listener`; return the exit status.
+def serve(settings: Settings) -> int:
+    """Open the port, load the model and serve; return the exit status.
 
     The model loads while what serves it is imported, the worker first, and the web server then.
     """
@@ -30,15 +32,14 @@ def serve(settings: Settings, listener: socket.socket) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         # Until the event loop takes them over, there is nothing to finish.
         signal.signal(number, lambda *_: os._exit(EXIT_OK))
+    listener = listen(settings.host, settings.port)
     loading = Loading(settings)
     from adapter.worker import Worker
 
     worker = Worker(settings, loading)
     from adapter.process import run_process
 
-    failure = run_process(settings, worker, listener)
-    if failure is not None:
-        raise StartupError(failure)
+    run_process(settings, worker, listener)
     return EXIT_OK
 
 
@@ -76,8 +77,18 @@ def self_test(settings: Settings) -> int:
     from adapter import worker
 
     loading = Loading(settings)
-    worker.run(settings, loading, on_ready=lambda loaded: None, work=lambda engine: None)
+    with closing(loading.model):
+        worker.run(settings, loading, on_ready=lambda loaded: None, work=lambda engine: None)
     return EXIT_OK
+
+
+def _hold_standard_files() -> None:
+    """Let no model or connection become the file that native code writes its last words to."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def main(arguments: list[str]) -> int:
@@ -85,7 +96,11 @@ def main(arguments: list[str]) -> int:
 
     An image build ends with `selftest`: start-up without a port, and then the end.
     """
+    _hold_standard_files()
     configure("info")
+    if sys.stderr is not None:
+        # What llama.cpp cannot survive ends the process: it is at least to say where.
+        faulthandler.enable()
     try:
         if arguments not in ([], ["serve"], ["selftest"]):
             raise StartupError(f"unknown arguments {arguments}; known are: serve, selftest")
@@ -93,10 +108,12 @@ def main(arguments: list[str]) -> int:
         configure(settings.log_level)
         if arguments == ["selftest"]:
             return self_test(settings)
-        return serve(settings, listen(settings.host, settings.port))
-    except StartupError as error:
+        return serve(settings)
+    except (StartupError, ModelChanged) as error:
         log(logging.ERROR, "startup_failed", message=str(error))
-        return EXIT_FAILED
+    except WorkerFailed as error:
+        log(logging.ERROR, "worker_failed", message=str(error))
+    return EXIT_FAILED
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from adapter.engine import Cancelled, Forward
-from adapter.errors import ScoringError, ScoringFailed, Unavailable
+from adapter.errors import ModelChanged, ScoringError, ScoringFailed, Unavailable
 from adapter.lanes import Lanes
 from adapter.lifecycle import Lifecycle
 from adapter.schedule import Line
@@ -111,6 +111,27 @@ class Permit:
         """
         return await self._admission.run(encoded, self._deadline)
 
+    def arriving(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Wait, in an `async with` block, for the request's body.
+
+        Raises:
+            Unavailable: `busy`, when it took its time, and its place was needed for another;
+                `draining` or `worker_failed`, when there will be no more scoring.
+        """
+        return self._admission.arriving()
+
+    def renewed(self) -> Permit:
+        """Return the same right with the time that a new request would have."""
+        return Permit(self._admission, self._admission.deadline())
+
+    def require_open(self) -> None:
+        """Do nothing while there is scoring. May be called from any thread.
+
+        Raises:
+            Unavailable: `draining` or `worker_failed`, when there will be no more.
+        """
+        self._admission.require_open()
+
 
 class Admission:
     """Bounds the requests in the adapter and hands their decisions to the worker."""
@@ -122,14 +143,18 @@ class Admission:
         *,
         max_queue: int,
         timeout_seconds: float,
+        grace_seconds: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lifecycle = lifecycle
         self._observer = observer
         self._max_queue = max_queue
         self._timeout_seconds = timeout_seconds
+        self._grace_seconds = grace_seconds
         self._clock = clock
         self._admitted = 0
+        # Since when each body that is not there yet is waited for, the first first.
+        self._arriving: dict[asyncio.Timeout, float] = {}
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._unfinished: set[_Job] = set()
         self._tokens_per_second: float | None = None
@@ -149,23 +174,61 @@ class Admission:
     def enter(self) -> Iterator[Permit]:
         """Take a permit, for the length of a `with` block.
 
+        When all are taken, a request whose body has been on its way for longer than
+        `grace_seconds` gives way: whoever dribbles keeps nobody out.
+
         Raises:
             Unavailable: `loading`, `draining`, `worker_failed`, or `busy` when the queue is full.
         """
         self._lifecycle.require_ready()
-        if self._admitted > self._max_queue:
+        if self._admitted > self._max_queue and not self._make_room():
             raise self._busy(f"{self._admitted} requests are being served, which is the limit")
         self._admitted += 1
         try:
-            yield Permit(self, self._clock() + self._timeout_seconds)
+            yield Permit(self, self.deadline())
         finally:
             self._admitted -= 1
 
+    @contextlib.asynccontextmanager
+    async def arriving(self) -> AsyncIterator[None]:
+        """Do what `Permit.arriving` says."""
+        try:
+            async with asyncio.timeout(None) as place:
+                self._arriving[place] = self._clock()
+                try:
+                    yield
+                finally:
+                    self._arriving.pop(place, None)
+        except TimeoutError:
+            self.require_open()
+            raise self._busy("the body was slow, and its place was needed for another") from None
+
+    def _make_room(self) -> bool:
+        """Give up the body that has been on its way for longest; False when none is slow."""
+        place = next(iter(self._arriving), None)
+        if place is None or self._clock() - self._arriving[place] <= self._grace_seconds:
+            return False
+        self._give_up(place)
+        return True
+
+    def _give_up(self, place: asyncio.Timeout) -> None:
+        del self._arriving[place]
+        place.reschedule(asyncio.get_running_loop().time())
+
+    def deadline(self) -> float:
+        """Return when the time of a request that comes now will have run out."""
+        return self._clock() + self._timeout_seconds
+
+    def require_open(self) -> None:
+        """Do what `Permit.require_open` says."""
+        if self._refusal is not None:
+            # One error for all: what each raise of it leaves behind would pile up.
+            raise self._refusal.with_traceback(None)
+
     async def run(self, encoded: tuple[Encoded, ...], deadline: float) -> Answer:
         """Do what `Permit.score` says."""
+        self.require_open()
         now = self._clock()
-        if self._refusal is not None:
-            raise self._refusal
         if now > deadline:
             raise _out_of_time()
         if now + self._estimated_wait() > deadline:
@@ -188,6 +251,8 @@ class Admission:
         for job in list(self._unfinished):
             job.abandoned.set()
             job.settle(error)
+        while self._arriving:
+            self._give_up(next(iter(self._arriving)))
 
     def stop(self) -> None:
         """Let `work` return once it has worked off the queue."""
@@ -253,6 +318,8 @@ class Admission:
             )
         except Cancelled:
             return
+        except ModelChanged:
+            raise
         except Exception as error:
             if len(items) > 1:
                 # What one prompt does to llama.cpp is not to fail those that stand beside it.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import BinaryIO
 
 from adapter.errors import StartupError
 
-_SHARD = re.compile(r"^(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf$")
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf", re.ASCII)
 _MAGIC = b"GGUF"
 # Large, because after each the hashing thread waits for its turn among Python's threads.
 _BLOCK_BYTES = 1 << 22
@@ -27,6 +30,11 @@ class Artifact:
         """The file to load."""
         return self.shards[0]
 
+    @property
+    def size(self) -> int:
+        """How many bytes its files have together."""
+        return sum(shard.stat().st_size for shard in self.shards)
+
     def written(self) -> date:
         """Return the day, in UTC, on which its files had all been written where they lie."""
         seconds = max(shard.stat().st_mtime for shard in self.shards)
@@ -34,12 +42,18 @@ class Artifact:
 
     def sha256(self) -> str:
         """Return the SHA-256, in hex, of the shards' bytes one after another."""
-        digest = hashlib.sha256()
-        for shard in self.shards:
-            with shard.open("rb") as file:
-                while block := file.read(_BLOCK_BYTES):
-                    digest.update(block)
-        return digest.hexdigest()
+        with ExitStack() as opened:
+            return digest([opened.enter_context(shard.open("rb")) for shard in self.shards])
+
+
+def digest(files: Iterable[BinaryIO]) -> str:
+    """Return the SHA-256, in hex, of all that `files` hold, one after another."""
+    result = hashlib.sha256()
+    for file in files:
+        file.seek(0)
+        while block := file.read(_BLOCK_BYTES):
+            result.update(block)
+    return result.hexdigest()
 
 
 def find_artifact(model_dir: Path, gguf_path: Path | None) -> Artifact:
@@ -76,16 +90,18 @@ def _only_model(model_dir: Path) -> Path:
 
 
 def _first_shard(file: Path) -> Path:
-    match = _SHARD.match(file.name)
+    match = _SHARD.fullmatch(file.name)
     if match is None:
         return file
     return file.with_name(f"{match['stem']}-00001-of-{match['count']}.gguf")
 
 
 def _whole(file: Path) -> Artifact:
-    match = _SHARD.match(file.name)
+    match = _SHARD.fullmatch(file.name)
     if match is None:
         shards = [file]
+    elif not 1 <= int(match["index"]) <= int(match["count"]):
+        raise StartupError(f"{file} cannot be: its name counts shards from 1; rename it")
     else:
         shards = [
             file.with_name(f"{match['stem']}-{index:05d}-of-{match['count']}.gguf")
@@ -101,7 +117,7 @@ def _check_header(shard: Path) -> None:
         with shard.open("rb") as file:
             magic = file.read(4)
     except OSError as error:
-        if _SHARD.match(shard.name) and not shard.exists():
+        if _SHARD.fullmatch(shard.name) and not shard.exists():
             raise StartupError(
                 f"the split GGUF misses its shard {shard.name}; put it beside the others"
             ) from None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
+import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,8 @@ from adapter.errors import ScoringError, StartupError
 from adapter.llama import Model
 
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
+# In main memory, as llama.cpp's log has it: caches, and buffers for computing.
+_HOST_BUFFER = re.compile(r": +(?:CPU|\w+_Host) +\w+ buffer size = +([\d.]+) MiB")
 
 
 class Context:
@@ -23,11 +27,20 @@ class Context:
     """
 
     def __init__(
-        self, model: Model, *, tokens: int, threads: int, batch_tokens: int, lanes: int = 1
+        self,
+        model: Model,
+        *,
+        tokens: int,
+        threads: int,
+        batch_tokens: int,
+        lanes: int = 1,
+        verify: Callable[[], None] = lambda: None,
     ) -> None:
         """Create a context for `tokens` positions, decoded `batch_tokens` at a time.
 
-        More than one of `lanes` can be decoded at once, and share the positions.
+        More than one of `lanes` can be decoded at once, and share the positions. `verify` is called
+        before each decode and after it, and raises when the model is no longer what was loaded.
+        `host_bytes` says how much memory it takes, beside the model's.
 
         Raises:
             StartupError: llama.cpp cannot create it, usually for want of memory.
@@ -35,6 +48,7 @@ class Context:
         self._api = model.library.api
         self._model = model
         self._owner = threading.get_ident()
+        self._verify = verify
         self.batch_tokens = batch_tokens
         self.capacity = tokens
         params = self._api.llama_context_default_params()
@@ -48,12 +62,14 @@ class Context:
             params.n_outputs_max = params.n_seq_max
         params.n_threads = params.n_threads_batch = threads
         model.library.errors.clear()
+        model.library.lines.clear()
         self._handle = self._api.llama_init_from_model(model.handle, params)
         if not self._handle:
             raise StartupError(
                 f"llama.cpp cannot create a context of {tokens} tokens: "
                 f"{model.library.last_error()}; lower BALLOT_CONTEXT_TOKENS or add memory"
             )
+        self.host_bytes = _host_bytes(model.library.lines)
         self._memory = self._api.llama_get_memory(self._handle)
         self._batch = self._api.llama_batch_init(batch_tokens, 0, 1)
         for index in range(batch_tokens):
@@ -120,7 +136,9 @@ class Context:
 
     def _run(self, count: int) -> None:
         self._batch.n_tokens = count
+        self._verify()
         status = self._api.llama_decode(self._handle, self._batch)
+        self._verify()
         if status != 0:
             raise ScoringError(f"llama_decode returned {status}")
 
@@ -152,8 +170,13 @@ class Context:
         return int(self._api.llama_state_seq_get_size(self._handle, 0))
 
     def snapshot(self) -> npt.NDArray[np.uint8]:
-        """Return the sequence's whole state."""
-        buffer = np.empty(self.snapshot_size(), np.uint8)
+        """Return the sequence's whole state.
+
+        Raises:
+            MemoryError: there is no room for it.
+            ScoringError: llama.cpp failed.
+        """
+        buffer = _own_pages(self.snapshot_size())
         written = self._api.llama_state_seq_get_data(
             self._handle, buffer.ctypes.data_as(_BYTES), len(buffer), 0
         )
@@ -181,3 +204,22 @@ class Context:
     def _check_owner(self) -> None:
         if threading.get_ident() != self._owner:
             raise ScoringError("a context is used from another thread than its owner: a bug")
+
+
+def _host_bytes(log_lines: Iterable[str]) -> int:
+    """Return how many bytes of main memory a context takes, out of llama.cpp's log of making it."""
+    sizes = [match[1] for line in log_lines if (match := _HOST_BUFFER.search(line))]
+    return int(sum(map(float, sizes)) * (1 << 20))
+
+
+def _own_pages(size: int) -> npt.NDArray[np.uint8]:
+    """Return `size` bytes that go back to the system as soon as nobody holds them.
+
+    What malloc hands out for snapshots of ever other sizes leaves holes that stay with the process:
+    half as much again as is held.
+    """
+    try:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"no room for a snapshot of {size} bytes") from error
+    return np.frombuffer(pages, np.uint8)

@@ -6,9 +6,9 @@ import math
 import os
 from pathlib import Path
 
+from adapter.cgroups import CGROUPS, PROCESS_CGROUP, group_folders
+
 SYSFS_CPUS = Path("/sys/devices/system/cpu")
-CGROUPS = Path("/sys/fs/cgroup")
-PROCESS_CGROUP = Path("/proc/self/cgroup")
 
 
 def default_threads() -> int:
@@ -44,14 +44,7 @@ def cpu_quota(cgroups: Path, process_cgroup: Path) -> float | None:
 
 
 def _quotas_v2(cgroups: Path, process_cgroup: Path) -> list[float]:
-    folders = {cgroups}
-    try:
-        for line in process_cgroup.read_text().splitlines():
-            if line.startswith("0::"):
-                group = cgroups / line[3:].lstrip("/")
-                folders |= {group, *(up for up in group.parents if up.is_relative_to(cgroups))}
-    except OSError:
-        pass
+    folders = group_folders(cgroups, process_cgroup)
     return [quota for folder in folders if (quota := _cpu_max(folder / "cpu.max")) is not None]
 
 

@@ -8,6 +8,7 @@ from the very same memory, as one that finds its marks, and so gets the very sam
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +18,9 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from adapter.errors import ScoringError
+from adapter.errors import NotFinite, ScoringError
 from adapter.lanes import Lanes
+from adapter.logs import log
 from adapter.state_cache import Prefix, Segment, Snapshot, StateCache
 from adapter.tokens import Encoded
 
@@ -143,6 +145,16 @@ class Engine:
         Raises:
             Cancelled, ScoringError: as `forward`, for all of them.
         """
+        try:
+            return self._forward_together(several, is_cancelled)
+        except NotFinite:
+            # A prompt that was given up before its logits showed it may have left this behind.
+            # What fails from a memory that was wiped is at fault itself.
+            return self._forward_together(several, is_cancelled)
+
+    def _forward_together(
+        self, several: Sequence[Encoded], is_cancelled: Callable[[], bool]
+    ) -> list[Forward]:
         start = time.perf_counter()
         prefix = several[0].segments[:-1]
         try:
@@ -262,7 +274,7 @@ class Engine:
                 raise Cancelled
             logits = self._memory.decode_lanes(tails, position=position)
         if not all(np.isfinite(one).all() for one in logits):
-            raise ScoringError("the model returned logits that are not finite")
+            raise NotFinite("the model returned logits that are not finite")
         return logits
 
     def _decode(
@@ -283,7 +295,11 @@ class Engine:
             self._memory.decode(chunk, position=position + start, want_logits=want_logits and ends)
 
     def _mark(self, segment: Segment) -> None:
-        """Note that the context holds exactly the prompt up to `segment`'s end, and save it."""
+        """Note that the context holds exactly the prompt up to `segment`'s end, and save it.
+
+        Raises:
+            MemoryError: there is no memory for a snapshot that the answer depends on.
+        """
         self._marked.append(segment)
         self._at_mark = True
         if not self.reuse.restores:
@@ -292,7 +308,14 @@ class Engine:
         is_kept = self.cache.reserve(prefix, self._memory.snapshot_size())
         if not (is_kept or self.reuse.canonical):
             return
-        snapshot = self._memory.snapshot()
+        try:
+            snapshot = self._memory.snapshot()
+        except MemoryError:
+            self.cache.halve()
+            log(logging.WARNING, "state_cache_halved", mib=self.cache.max_bytes >> 20)
+            if not self.reuse.canonical:
+                return
+            is_kept, snapshot = False, self._memory.snapshot()
         if is_kept:
             self.cache.add(prefix, snapshot)
         if self.reuse.canonical:

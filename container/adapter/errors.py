@@ -13,6 +13,18 @@ class ScoringError(Exception):
     """llama.cpp could not score a valid decision: an internal fault, never the caller's."""
 
 
+class NotFinite(ScoringError):
+    """The model returned logits that are NaN or infinite."""
+
+
+class ModelChanged(Exception):
+    """The model's files are no longer what was loaded: there can be no more answers."""
+
+
+class WorkerFailed(Exception):
+    """The worker ended before its time, and with it the adapter. The message says why."""
+
+
 class RequestError(Exception):
     """A request that gets an error answer.
 
@@ -88,6 +100,14 @@ class MethodNotAllowed(RequestError):
     def __init__(self, message: str, *, allowed: str) -> None:
         super().__init__(message)
         self.allowed = allowed
+
+
+class SlowHead(RequestError):
+    """The line and the headers of a request did not arrive within the time allowed for them."""
+
+    status = 408
+    code = "head_timeout"
+    retryable = True
 
 
 class SlowBody(RequestError):

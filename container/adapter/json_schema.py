@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+# What an error in a line of JSON Lines has beside an error's own fields.
+LINE = {"line": {"type": "integer", "minimum": 1, "description": "Which line; the first is 1."}}
+
 
 def ref(name: str) -> dict[str, str]:
     """Return a reference to one of the document's schemas."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from enum import Enum
 
 from adapter.errors import Unavailable
+from adapter.logs import log
 
 FAILURES_BEFORE_UNHEALTHY = 3
 RETRY_LOADING_SECONDS = 5
@@ -63,7 +65,10 @@ class Lifecycle:
         They must be of different prompts: SDKs try three times, and what one prompt does to the
         model is no reason to replace a container.
         """
+        was_healthy = self.is_healthy
         self._failed_prompts.add(prompt_sha256)
+        if was_healthy and not self.is_healthy:
+            log(logging.ERROR, "unhealthy", failed_in_a_row=len(self._failed_prompts))
 
     def require_ready(self) -> None:
         """Refuse work that this state does not take.

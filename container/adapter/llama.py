@@ -305,6 +305,13 @@ class Model:
         return int(self._api.llama_model_n_swa(self.handle))
 
     @property
+    def most_bytes_per_token(self) -> int:
+        """More than a context can take for each of its tokens: about four times what most do."""
+        layers = self._api.llama_model_n_layer(self.handle)
+        # Keys and values of 16 bits, and a row of the mask over one decode.
+        return int(16 * layers * self._api.llama_model_n_embd(self.handle)) + 8192
+
+    @property
     def is_fast_on_cpu(self) -> bool:
         """Whether this CPU has a fast kernel for matrices of `tensor_type`."""
         features = self._api.llama_print_system_info().decode("utf-8", "replace")

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 from adapter.artifact import Artifact, find_artifact
 from adapter.llama import Library, Model
+from adapter.memory import check_model_fits
+from adapter.seal import Seal
 from adapter.settings import Settings
 
 ResultT = TypeVar("ResultT")
@@ -25,10 +27,14 @@ class Loading:
         """Find the model's files, load llama.cpp, and start to load what `settings` name.
 
         Raises:
-            StartupError: the files are not there or not whole, or llama.cpp does not load.
+            StartupError: the files are not there, not whole or too large, or llama.cpp does not
+                load.
         """
         self.artifact: Artifact = find_artifact(settings.model_dir, settings.gguf_path)
-        self._sha256 = in_background("checksum", self.artifact.sha256)
+        if settings.gpu_layers == 0:
+            check_model_fits(self.artifact.size)
+        self._seal = Seal(self.artifact)
+        self._sha256 = in_background("checksum", self._seal.sha256)
         library, path = Library(settings.llama_lib_dir), self.artifact.path
         self._model = in_background(
             "loading", lambda: Model(library, path, gpu_layers=settings.gpu_layers)
@@ -47,6 +53,19 @@ class Loading:
     def sha256(self) -> str:
         """The checksum of the model's file, in hexadecimal, once it is computed."""
         return self._sha256.result()
+
+    @property
+    def is_touched(self) -> bool:
+        """Whether something was done to the model's files that `verify` has not looked into."""
+        return self._seal.is_touched
+
+    def verify(self) -> None:
+        """Do nothing while the model's files hold what was loaded. Any thread may call this.
+
+        Raises:
+            ModelChanged: they hold something else.
+        """
+        self._seal.verify(lambda: self.sha256)
 
 
 def in_background(name: str, work: Callable[[], ResultT]) -> Future[ResultT]:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import datetime
 import json
 import logging
+import os
+import select
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
 LOGGER = logging.getLogger("ballot")
+# A pipe that is ready takes this much without making its writer wait.
+_AT_ONCE_BYTES = select.PIPE_BUF
+# How long a reader of the log that has stopped reading is waited for: once, not for every line.
+_PATIENCE_MILLISECONDS = 100
 
 
 class JsonFormatter(logging.Formatter):
@@ -31,13 +37,77 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class LineHandler(logging.Handler):
+    """Writes records to a file descriptor, line by line, and stops for nothing.
+
+    What cannot be written, because the disk is full, or the reader gone or asleep, is dropped and
+    counted; the next line that can be written comes behind one that says how many are missing.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        """Write to `descriptor`, which stays open."""
+        super().__init__()
+        self.dropped = 0
+        self._unreported = 0
+        self._is_asleep = False
+        self._ends_within_line = False
+        self._descriptor = descriptor
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write `record`, or count it as dropped."""
+        try:
+            if self._unreported:
+                self._write(self.format(_missing(self._unreported)))
+                self._unreported = 0
+            self._write(self.format(record))
+        except Exception:
+            # Whatever it is, nobody's request is to fail of it, and there is nowhere to say it.
+            self.dropped += 1
+            self._unreported += 1
+
+    def _write(self, line: str) -> None:
+        """Write `line` and its end.
+
+        Raises:
+            OSError: it was not written, or not to its end.
+        """
+        unwritten = f"{line}\n".encode()
+        if self._ends_within_line:
+            unwritten = b"\n" + unwritten
+        while unwritten:
+            patience = 0 if self._is_asleep else _PATIENCE_MILLISECONDS
+            self._is_asleep = not self._poll.poll(patience)
+            if self._is_asleep:
+                raise BlockingIOError
+            written = os.write(self._descriptor, unwritten[:_AT_ONCE_BYTES])
+            unwritten = unwritten[written:]
+            self._ends_within_line = bool(unwritten)
+
+
+def _missing(lines: int) -> logging.LogRecord:
+    fields = {"lines": lines}
+    return logging.makeLogRecord(
+        {"msg": "log_lines_dropped", "levelname": "WARNING", "fields": fields}
+    )
+
+
 def configure(level: str) -> None:
     """Send the adapter's and uvicorn's records from `level` on to standard output."""
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(JsonFormatter())
+    handler: logging.Handler = logging.NullHandler()
+    if sys.stdout is not None:
+        handler = LineHandler(sys.stdout.fileno())
+        handler.setFormatter(JsonFormatter())
     logging.root.handlers = [handler]
     logging.root.setLevel(logging.WARNING)
     LOGGER.setLevel(level.upper())
+
+
+def dropped_lines() -> int:
+    """Return how many lines could not be written."""
+    handlers = [item for item in logging.root.handlers if isinstance(item, LineHandler)]
+    return sum(handler.dropped for handler in handlers)
 
 
 def log(level: int, event: str, **fields: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -12,17 +12,23 @@ from prometheus_client import (
     Info,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from adapter.decision import Decision
 from adapter.engine import Forward
-from adapter.scorer import ModelIdentity
+from adapter.scorer import ModelIdentity, Scored
 from adapter.state_cache import StateCache
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+# When each counter began says nothing that the process's start does not, and doubles the series.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+# Coarse where all is well, fine where the options are not what the model would say.
+_MASS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1)
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60)
 
 
@@ -44,6 +50,29 @@ class Metrics:
             "Seconds from a request's first byte to its answer, by route.",
             ["route"],
             buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._lines = Counter(
+            "ballot_lines",
+            "Lines of JSON Lines requests answered, by outcome (ok, or the code of the error).",
+            ["outcome"],
+            registry=self._registry,
+        )
+        self._decisions = Counter(
+            "ballot_decisions",
+            "Decisions answered, by kind (native, or the type of the System One question).",
+            ["kind"],
+            registry=self._registry,
+        )
+        self._input_tokens = Counter(
+            "ballot_input_tokens",
+            "Prompt tokens of the decisions answered.",
+            registry=self._registry,
+        )
+        self._allowed_token_mass = Histogram(
+            "ballot_allowed_token_mass",
+            "Share of the model's whole next-token probability that a decision's options got.",
+            buckets=_MASS,
             registry=self._registry,
         )
         self._queue_wait = Histogram(
@@ -79,6 +108,12 @@ class Metrics:
         self._queue_depth.set_function(waiting)
         self._healthy.set_function(is_healthy)
 
+    def watch_process(
+        self, *, connections: Callable[[], int], dropped_lines: Callable[[], int]
+    ) -> None:
+        """Read the open connections and the lines lost to the log from these when scraped."""
+        self._registry.register(_ProcessCollector(connections, dropped_lines))
+
     def watch_cache(self, cache: StateCache) -> None:
         """Read the state cache's numbers when scraped."""
         self._registry.register(_CacheCollector(cache))
@@ -87,6 +122,17 @@ class Metrics:
         """Count one answered request."""
         self._requests.labels(route, outcome).inc()
         self._request_seconds.labels(route).observe(seconds)
+
+    def line(self, outcome: str) -> None:
+        """Count one answered line."""
+        self._lines.labels(outcome).inc()
+
+    def decided(self, decisions: Sequence[Decision], scored: Sequence[Scored]) -> None:
+        """Count answered decisions, and how far to trust them."""
+        for decision, score in zip(decisions, scored, strict=True):
+            self._decisions.labels(decision.kind).inc()
+            self._input_tokens.inc(score.input_tokens)
+            self._allowed_token_mass.observe(score.allowed_token_mass)
 
     def waited(self, seconds: float) -> None:
         """Count one request's wait for the worker."""
@@ -115,6 +161,24 @@ class Metrics:
     def exposition(self) -> bytes:
         """Return the metrics as Prometheus text."""
         return generate_latest(self._registry)
+
+
+class _ProcessCollector(Collector):
+    """Tells what the process holds, and what it has lost."""
+
+    def __init__(self, connections: Callable[[], int], dropped_lines: Callable[[], int]) -> None:
+        self._connections = connections
+        self._dropped_lines = dropped_lines
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "ballot_connections", "Connections that are open.", self._connections()
+        )
+        yield CounterMetricFamily(
+            "ballot_log_lines_dropped",
+            "Lines that could not be written to the log.",
+            self._dropped_lines(),
+        )
 
 
 class _CacheCollector(Collector):

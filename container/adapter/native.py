@@ -43,6 +43,15 @@ class NativeRequest:
         return {"results": results, "timing": timing.as_json()}
 
 
+def readable_id(body: Json) -> str | None:
+    """Return the id of a body's one decision, whatever else is wrong with the body."""
+    decision = body.get("decision") if isinstance(body, dict) else None
+    identifier = decision.get("id") if isinstance(decision, dict) else None
+    if not isinstance(identifier, str) or not identifier.strip():
+        return None
+    return identifier if len(identifier) <= MAX_ID_CHARACTERS else None
+
+
 def parse_request(body: Json, limits: Limits, defaults: Scoring = DEFAULT_SCORING) -> NativeRequest:
     """Validate a parsed body; `defaults` stand where it does not say how to score.
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from adapter import systemone_schema
 from adapter.decision import LAYOUTS, ORDERS, Json
-from adapter.json_schema import closed, ref
+from adapter.json_lines import MEDIA_TYPE, MEDIA_TYPES
+from adapter.json_schema import LINE, closed, ref
 from adapter.native import MAX_ID_CHARACTERS, MIN_OPTIONS
 from adapter.tokens import MAX_OPTIONS
 from adapter.wire import Limits
@@ -40,6 +42,7 @@ def document(limits: Limits) -> dict[str, Any]:
             "/v1/models": {"get": _models()},
             "/ping": {"get": _ping()},
             "/metrics": {"get": _text("Prometheus metrics.", "text/plain")},
+            "/execution-parameters": {"get": _execution_parameters()},
             "/openapi.json": {"get": _text("This document.", "application/json")},
         },
         "components": {"schemas": {**_schemas(limits), **systemone_schema.schemas(limits)}},
@@ -51,12 +54,14 @@ def _invocations() -> dict[str, Any]:
     questions = {"allOf": [ref("SystemOneRequest"), {"not": native}]}
     return {
         "operationId": "invoke",
-        "summary": "Score one decision, or several at once, in either wire format.",
-        "requestBody": _body({"oneOf": [ref("Request"), questions]}),
+        "summary": "Score one decision, or several at once, in either wire format; or many bodies.",
+        "requestBody": _body({"oneOf": [ref("Request"), questions]}, _lines("Line", MEDIA_TYPES)),
         "responses": {
             "200": _json(
-                "`result` for a `decision`, `results` for `decisions`, `answers` for `questions`.",
+                "`result` for a `decision`, `results` for `decisions`, `answers` for `questions`; "
+                "or a line for each line.",
                 {"oneOf": [ref("Single"), ref("Several"), ref("SystemOneAnswers")]},
+                _lines("AnswerLine", [MEDIA_TYPE]),
             ),
             **_errors({"oneOf": [ref("Error"), ref("SystemOneError")]}),
         },
@@ -97,6 +102,21 @@ def _ping() -> dict[str, Any]:
     }
 
 
+def _execution_parameters() -> dict[str, Any]:
+    schema = closed(
+        {
+            "MaxConcurrentTransforms": {"type": "integer", "minimum": 1},
+            "BatchStrategy": {"const": "MULTI_RECORD"},
+            "MaxPayloadInMB": {"type": "integer", "minimum": 1},
+        }
+    )
+    return {
+        "operationId": "executionParameters",
+        "summary": "How SageMaker's batch transform is to send requests.",
+        "responses": {"200": _json("What suits this adapter.", schema)},
+    }
+
+
 def _text(summary: str, media_type: str) -> dict[str, Any]:
     return {
         "summary": summary,
@@ -104,12 +124,28 @@ def _text(summary: str, media_type: str) -> dict[str, Any]:
     }
 
 
-def _body(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"required": True, "content": {"application/json": {"schema": schema}}}
+def _body(schema: dict[str, Any], others: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"required": True, "content": _content(schema, others)}
 
 
-def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
+def _json(
+    description: str, schema: dict[str, Any], others: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    return {"description": description, "content": _content(schema, others)}
+
+
+def _content(schema: dict[str, Any], others: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what a body may be: JSON of `schema`, or one of the `others` by their types."""
+    return {"application/json": {"schema": schema}, **(others or {})}
+
+
+def _lines(name: str, media_types: Sequence[str]) -> dict[str, Any]:
+    """Return JSON Lines under `media_types`; OpenAPI 3.1 has no word for the lines' own schema."""
+    described = f"One `#/components/schemas/{name}` a line, each ended by a line feed."
+    return {
+        media_type: {"schema": {"type": "string", "description": described}}
+        for media_type in media_types
+    }
 
 
 def _errors(schema: dict[str, Any]) -> dict[str, Any]:
@@ -146,16 +182,36 @@ def _schemas(limits: Limits) -> dict[str, Any]:
                 "total_seconds": {"type": "number"},
             }
         ),
-        "Error": closed(
-            {
-                "error": {"type": "string"},
-                "code": {"type": "string"},
-                "retryable": {"type": "boolean"},
-                "field": {"type": ["string", "null"]},
-                "request_id": {"type": "string"},
-            }
-        ),
+        "Error": closed(_error()),
+        "ErrorLine": _error_line(),
+        "Line": {"oneOf": [ref("Request"), ref("SystemOneRequest")]},
+        "AnswerLine": {
+            "oneOf": [
+                ref("Single"),
+                ref("Several"),
+                ref("SystemOneAnswers"),
+                ref("ErrorLine"),
+                ref("SystemOneInvalidLine"),
+                ref("SystemOneErrorLine"),
+            ]
+        },
     }
+
+
+def _error() -> dict[str, Any]:
+    return {
+        "error": {"type": "string"},
+        "code": {"type": "string"},
+        "retryable": {"type": "boolean"},
+        "field": {"type": ["string", "null"]},
+        "request_id": {"type": "string"},
+    }
+
+
+def _error_line() -> dict[str, Any]:
+    always = {**_error(), **LINE}
+    identifier = _identifier("The id of the line's decision, where that can be read.")
+    return closed({**always, "id": identifier}, list(always))
 
 
 def _request(limits: Limits) -> dict[str, Any]:

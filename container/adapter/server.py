@@ -7,37 +7,39 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from adapter import native, openapi, strict_json, systemone
-from adapter.admission import Admission, Answer, Permit
+from adapter import json_lines, native, openapi, systemone
+from adapter.admission import Admission
 from adapter.body import read_body
-from adapter.decision import Json, Scoring
+from adapter.decision import Json
 from adapter.errors import (
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
     RequestError,
-    ScoringError,
-    ScoringFailed,
     SlowBody,
     UnsupportedMediaType,
 )
+from adapter.faults import told
+from adapter.json_lines import Lines
 from adapter.lifecycle import Lifecycle
-from adapter.logs import log, origin
+from adapter.logs import log
 from adapter.metrics import CONTENT_TYPE, Metrics
-from adapter.scorer import Scored, combine_orders
+from adapter.pipeline import Asked, Pipeline, Recognize
 from adapter.settings import Settings
-from adapter.tokens import Encoded
-from adapter.wire import Limits, ParsedRequest, RequestTiming, Terms, WireFormat
+from adapter.transform import execution_parameters
+from adapter.wire import WireFormat
 from adapter.worker import Loaded
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/=+-]{1,128}")
@@ -47,6 +49,7 @@ _ROUTES = {
     "/v1/systemone": "POST",
     "/v1/models": "GET, HEAD",
     "/metrics": "GET, HEAD",
+    "/execution-parameters": "GET, HEAD",
     "/openapi.json": "GET, HEAD",
 }
 _SCORING_ROUTES = ("/invocations", "/v1/systemone")
@@ -60,15 +63,18 @@ class CallerGone(Exception):
 class Exchange:
     """A request on its way to its answer.
 
-    `wire` is the format of an error: what the path says, until the body says more.
+    `wire` is the format of an error: what the path says, until the body says more. `fields` are
+    what the log is to say of it beyond what it says of all.
     """
 
     request: Request
     request_id: str
     wire: WireFormat
+    fields: dict[str, Any] = field(default_factory=dict)
 
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[Response]]
+ResultT = TypeVar("ResultT")
 
 
 class Adapter:
@@ -86,12 +92,12 @@ class Adapter:
         self._lifecycle = lifecycle
         self._admission = admission
         self._metrics = metrics
-        self._loaded: Loaded | None = None
+        self._pipeline: Pipeline | None = None
         metrics.watch(waiting=lambda: admission.waiting, is_healthy=lambda: lifecycle.is_healthy)
 
     def model_loaded(self, loaded: Loaded) -> None:
         """Take requests from now on."""
-        self._loaded = loaded
+        self._pipeline = Pipeline(self._settings, loaded, self._metrics)
         self._metrics.model(loaded.identity)
         self._metrics.watch_cache(loaded.cache)
         self._lifecycle.ready()
@@ -104,6 +110,7 @@ class Adapter:
             "/v1/systemone": self._systemone,
             "/v1/models": self._models,
             "/metrics": self._serve_metrics,
+            "/execution-parameters": self._execution_parameters,
             "/openapi.json": self._openapi,
         }
         routes = [
@@ -127,39 +134,45 @@ class Adapter:
         async def endpoint(request: Request) -> Response:
             start = time.perf_counter()
             exchange = Exchange(request, _request_id(request), _wire_of_path(request.scope["path"]))
-            request_id = exchange.request_id
             outcome = "ok"
             try:
                 response = await handler(exchange)
             except CallerGone:
                 outcome = "caller_gone"
                 response = Response(status_code=499)
-            except RequestError as error:
-                outcome = error.code
-                response = _error_response(error, exchange)
-                if isinstance(error, ScoringFailed):
-                    log(logging.ERROR, "scoring_failed", request_id=request_id, cause=_cause(error))
             except Exception as error:
-                log(logging.ERROR, "bug", request_id=request_id, cause=origin(error))
-                fault = ScoringFailed("the adapter failed on this request", code="internal_error")
-                outcome = fault.code
-                response = _error_response(fault, exchange)
-            seconds = time.perf_counter() - start
+                refusal = told(error, exchange.request_id)
+                outcome = refusal.code
+                response = _error_response(refusal, exchange)
             for name in exchange.wire.request_id_headers:
-                response.headers[name] = request_id
-            self._metrics.answered(route, outcome, seconds)
-            log(
-                logging.INFO if route in _SCORING_ROUTES else logging.DEBUG,
-                "request",
-                request_id=request_id,
-                route=route,
-                status=response.status_code,
-                outcome=outcome,
-                seconds=round(seconds, 6),
-            )
+                response.headers[name] = exchange.request_id
+
+            def ended(outcome: str) -> None:
+                seconds = time.perf_counter() - start
+                self._answered(exchange, route, response.status_code, outcome, seconds)
+
+            if isinstance(response, LinesResponse):
+                response.on_end = ended
+            else:
+                ended(outcome)
             return response
 
         return endpoint
+
+    def _answered(
+        self, exchange: Exchange, route: str, status: int, outcome: str, seconds: float
+    ) -> None:
+        self._metrics.answered(route, outcome, seconds)
+        log(
+            logging.INFO if route in _SCORING_ROUTES else logging.DEBUG,
+            "request",
+            request_id=exchange.request_id,
+            route=route,
+            status=status,
+            outcome=outcome,
+            seconds=round(seconds, 6),
+            **exchange.fields,
+        )
 
     async def _no_route(self, request: Request, error: Exception) -> Response:
         path = request.scope["path"]
@@ -183,42 +196,59 @@ class Adapter:
         return Response(self._metrics.exposition(), media_type=CONTENT_TYPE)
 
     async def _openapi(self, _: Exchange) -> Response:
-        return JSONResponse(openapi.document(self._limits(self._require_loaded())))
+        return JSONResponse(openapi.document(self._require_pipeline().limits))
+
+    async def _execution_parameters(self, _: Exchange) -> Response:
+        return JSONResponse(execution_parameters(self._settings))
 
     async def _models(self, _: Exchange) -> Response:
-        loaded = self._require_loaded()
+        loaded = self._require_pipeline().loaded
         return JSONResponse(systemone.list_models(loaded.identity, released=loaded.released))
 
     async def _invocations(self, exchange: Exchange) -> Response:
+        if _media_type(exchange.request) in json_lines.MEDIA_TYPES:
+            return await self._answer_lines(exchange)
         return await self._answer(exchange, _wire_of_body)
 
     async def _systemone(self, exchange: Exchange) -> Response:
         return await self._answer(exchange, lambda _: systemone.WIRE)
 
-    async def _answer(
-        self, exchange: Exchange, recognize: Callable[[Json], WireFormat]
-    ) -> Response:
+    async def _answer(self, exchange: Exchange, recognize: Recognize) -> Response:
         """Score what the body asks, in the wire format that `recognize` finds it to be in."""
-        start = time.perf_counter()
+        started = time.perf_counter()
         with self._admission.enter() as permit:
-            loaded = self._require_loaded()
-            body = await self._read(exchange.request)
-            parsed, encoded = await asyncio.to_thread(
-                self._prepare, exchange, body, recognize, loaded
+            pipeline = self._require_pipeline()
+            _check_is_json(exchange.request)
+            async with permit.arriving():
+                body = await self._read(exchange.request)
+            asked = Asked(body, recognize, exchange.wire, started)
+            try:
+                prepared = await pipeline.prepare(asked, permit)
+            finally:
+                exchange.wire = asked.wire
+            answered = await _unless_caller_gone(exchange.request, pipeline.score(prepared, permit))
+            exchange.fields = answered.usage.as_fields()
+            return JSONResponse(answered.body)
+
+    async def _answer_lines(self, exchange: Exchange) -> Response:
+        """Answer each line of the body; the permit is given back when the last one is sent."""
+        with ExitStack() as held:
+            permit = held.enter_context(self._admission.enter())
+            pipeline = self._require_pipeline()
+            async with permit.arriving():
+                body = await self._read(exchange.request)
+            lines = Lines(
+                body,
+                pipeline=pipeline,
+                permit=permit,
+                recognize=_wire_of_body,
+                request_id=exchange.request_id,
+                observer=self._metrics,
+                ahead=max(json_lines.AHEAD, self._settings.lanes),
             )
-            answer = await _unless_caller_gone(exchange.request, permit, encoded)
-            timing = RequestTiming(
-                queue_seconds=answer.queue_seconds,
-                forward_seconds=answer.forward_seconds,
-                total_seconds=time.perf_counter() - start,
-            )
-            scored = _calibrated(
-                combine_orders(answer.scored, parsed.scoring.orders), parsed, loaded
-            )
-            return JSONResponse(parsed.render(scored, model=loaded.identity, timing=timing))
+            return LinesResponse(lines, exchange, held.pop_all())
 
     async def _read(self, request: Request) -> bytes:
-        _check_content_type(request.headers.get("content-type", ""))
         return await read_body(
             _body_chunks(request),
             content_length=request.headers.get("content-length"),
@@ -227,52 +257,55 @@ class Adapter:
             timeout_seconds=self._settings.body_timeout_seconds,
         )
 
-    def _prepare(
-        self,
-        exchange: Exchange,
-        body: bytes,
-        recognize: Callable[[Json], WireFormat],
-        loaded: Loaded,
-    ) -> tuple[ParsedRequest, tuple[Encoded, ...]]:
-        value = strict_json.parse(body)
-        exchange.wire = recognize(value)
-        parsed = exchange.wire.parse(value, self._terms(loaded))
-        return parsed, tuple(
-            encoded
-            for index, decision in enumerate(parsed.decisions)
-            for encoded in loaded.encoder.encode_orders(
-                decision, parsed.scoring, field=parsed.path(index)
-            )
-        )
-
-    def _terms(self, loaded: Loaded) -> Terms:
-        return Terms(
-            limits=self._limits(loaded),
-            scoring=Scoring(layout=self._settings.layout, orders=self._settings.orders),
-            model=loaded.identity,
-            model_aliases=self._settings.model_aliases,
-        )
-
-    def _limits(self, loaded: Loaded) -> Limits:
-        return Limits(decisions=self._settings.max_decisions, options=loaded.encoder.max_options)
-
-    def _require_loaded(self) -> Loaded:
-        if self._loaded is None:
+    def _require_pipeline(self) -> Pipeline:
+        if self._pipeline is None:
             self._lifecycle.require_ready()
             raise RuntimeError("ready without a model: a bug")
-        return self._loaded
+        return self._pipeline
 
 
-def _calibrated(
-    scored: tuple[Scored, ...], parsed: ParsedRequest, loaded: Loaded
-) -> tuple[Scored, ...]:
-    calibration = loaded.calibration
-    if calibration is None:
-        return scored
-    return tuple(
-        calibration.apply(score, kind=decision.kind, scoring=parsed.scoring)
-        for score, decision in zip(scored, parsed.decisions, strict=True)
-    )
+class LinesResponse(Response):
+    """Sends the answers of a request of JSON Lines as they come, until its caller hangs up.
+
+    An answer that ends has a line for every line: what cannot be sent to its end is broken off,
+    which HTTP tells apart. `held` is given back at the end, and `on_end` told the outcome.
+    """
+
+    media_type = json_lines.MEDIA_TYPE
+    on_end: Callable[[str], None]
+
+    def __init__(self, lines: Lines, exchange: Exchange, held: ExitStack) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers()
+        self._lines = lines
+        self._exchange = exchange
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer."""
+        # What stops it from outside is the end of the process.
+        outcome = "draining"
+        try:
+            with self._held:
+                await _unless_caller_gone(self._exchange.request, self._stream(send))
+            outcome = "ok"
+        except CallerGone:
+            outcome = "caller_gone"
+        except Exception as error:
+            outcome = told(error, self._exchange.request_id).code
+        finally:
+            counted = {"lines": self._lines.lines, "failed_lines": self._lines.failed}
+            self._exchange.fields = {**counted, **self._lines.usage.as_fields()}
+            self.on_end(outcome)
+
+    async def _stream(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        async with aclosing(self._lines.answers()) as answers:
+            async for line in answers:
+                await send({"type": "http.response.body", "body": line, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _wire_of_path(path: str) -> WireFormat:
@@ -290,20 +323,18 @@ def _wire_of_body(body: Json) -> WireFormat:
     return systemone.WIRE
 
 
-async def _unless_caller_gone(
-    request: Request, permit: Permit, encoded: tuple[Encoded, ...]
-) -> Answer:
-    """Score `encoded`, and stop as soon as the caller hangs up."""
-    scoring = asyncio.ensure_future(permit.score(encoded))
+async def _unless_caller_gone(request: Request, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Do `work`, and stop it as soon as the caller hangs up."""
+    working = asyncio.ensure_future(work)
     hangup = asyncio.ensure_future(_hangup(request))
     try:
-        await asyncio.wait({scoring, hangup}, return_when=asyncio.FIRST_COMPLETED)
-        if not scoring.done():
+        await asyncio.wait({working, hangup}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
             raise CallerGone
-        return scoring.result()
+        return working.result()
     finally:
         hangup.cancel()
-        scoring.cancel()
+        working.cancel()
 
 
 async def _hangup(request: Request) -> None:
@@ -319,11 +350,16 @@ async def _body_chunks(request: Request) -> AsyncIterator[bytes]:
         raise CallerGone from None
 
 
-def _check_content_type(content_type: str) -> None:
-    media_type = content_type.partition(";")[0].strip().lower()
+def _media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _check_is_json(request: Request) -> None:
+    media_type = _media_type(request)
     if media_type != "application/json":
         raise UnsupportedMediaType(
-            f"content type {media_type[:80]!r} is not read here; send application/json"
+            f"content type {media_type[:80]!r} is not read here; send application/json, or "
+            f"{json_lines.MEDIA_TYPE} to /invocations"
         )
 
 
@@ -347,9 +383,3 @@ def _error_response(error: RequestError, exchange: Exchange) -> Response:
         headers["connection"] = "close"
     answer = exchange.wire.render_error(error, exchange.request_id)
     return JSONResponse(answer.body, status_code=answer.status, headers=headers)
-
-
-def _cause(error: BaseException) -> str:
-    """Return why a scoring failed; what is not said by this package may quote the prompt."""
-    cause = error.__cause__ or error
-    return repr(cause) if isinstance(cause, ScoringError) else origin(cause)

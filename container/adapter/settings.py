@@ -200,7 +200,10 @@ class Settings:
     body_timeout_seconds: float = field(
         default=10.0,
         metadata=_variable(
-            _seconds, "more than 0, to 3600", "How long a request body may take to arrive."
+            _seconds,
+            "more than 0, to 3600",
+            "How long a request's headers, then its body, may take to arrive, and how long none of "
+            "its answer may be taken.",
         ),
     )
     drain_timeout_seconds: float = field(

@@ -81,6 +81,15 @@ class StateCache:
             self.held_bytes -= self._size(prefix)
             del self._entries[prefix]
 
+    def halve(self) -> None:
+        """Hold half as much as now, and never more again: the memory for it is not there."""
+        self.max_bytes = self.held_bytes // 2
+        for prefix in list(self._entries):
+            if self.held_bytes <= self.max_bytes:
+                break
+            self.drop(prefix)
+            self.evictions += 1
+
     def outlasts(self, prefix: Prefix, others: list[Prefix]) -> bool:
         """Whether `prefix` would still be held after `others`, not held yet, as far as one can say.
 

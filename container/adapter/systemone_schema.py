@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from adapter.json_schema import array, closed, ref
+from adapter.json_schema import LINE, array, closed, ref
 from adapter.systemone import MAX_LEVELS, MIN_OPTIONS
 from adapter.wire import Limits
 
@@ -44,16 +44,10 @@ def schemas(limits: Limits) -> dict[str, Any]:
             },
         ),
         "SystemOneModels": _models(),
-        "SystemOneInvalid": _error(array(_wrong_place())),
-        "SystemOneError": _error(
-            closed(
-                {
-                    "error_type": {"type": "string"},
-                    "message": {"type": "string"},
-                    "x_field": {"type": ["string", "null"]},
-                }
-            )
-        ),
+        "SystemOneInvalid": closed(_invalid()),
+        "SystemOneError": closed(_other_error()),
+        "SystemOneInvalidLine": closed({**_invalid(), **LINE}),
+        "SystemOneErrorLine": closed({**_other_error(), **LINE}),
     }
 
 
@@ -164,24 +158,30 @@ def _models() -> dict[str, Any]:
     return closed({"models": {**array(model), "minItems": 1, "maxItems": 1}})
 
 
-def _wrong_place() -> dict[str, Any]:
-    return closed(
-        {
-            "loc": array({"type": ["string", "integer"]}),
-            "msg": {"type": "string"},
-            "type": {"type": "string"},
-        }
-    )
+def _invalid() -> dict[str, Any]:
+    place = {
+        "loc": array({"type": ["string", "integer"]}),
+        "msg": {"type": "string"},
+        "type": {"type": "string"},
+    }
+    return _error(array(closed(place)))
+
+
+def _other_error() -> dict[str, Any]:
+    detail = {
+        "error_type": {"type": "string"},
+        "message": {"type": "string"},
+        "x_field": {"type": ["string", "null"]},
+    }
+    return _error(closed(detail))
 
 
 def _error(detail: dict[str, Any]) -> dict[str, Any]:
-    return closed(
-        {
-            "detail": detail,
-            "x_retryable": {"type": "boolean"},
-            "x_request_id": {"type": "string"},
-        }
-    )
+    return {
+        "detail": detail,
+        "x_retryable": {"type": "boolean"},
+        "x_request_id": {"type": "string"},
+    }
 
 
 def _map_of(values: dict[str, Any]) -> dict[str, Any]:

@@ -17,11 +17,12 @@ from adapter.context import Context
 from adapter.cpu import default_threads
 from adapter.decision import Decision, Option, Scoring
 from adapter.engine import BATCH_TOKENS, Engine, reuse_candidates, start_engine
-from adapter.errors import ScoringError, StartupError, TooLarge
+from adapter.errors import ModelChanged, ScoringError, StartupError, TooLarge
 from adapter.lanes import Lanes
 from adapter.llama import Model, Vocabulary
 from adapter.loading import Loading
-from adapter.logs import log
+from adapter.logs import log, origin
+from adapter.memory import RESERVE_BYTES, check_context_fits, free_bytes
 from adapter.prompt import PromptTemplate, plain_template, render_template
 from adapter.scorer import ModelIdentity, read_logits
 from adapter.settings import Settings
@@ -41,6 +42,7 @@ SELF_TEST = Decision(
 class Loaded:
     """What the event loop needs of a loaded model."""
 
+    loading: Loading
     encoder: Encoder
     identity: ModelIdentity
     cache: StateCache
@@ -88,10 +90,10 @@ class Worker:
                 on_ready=lambda loaded: self._service.result().loaded(loaded),
                 work=lambda engine: self._service.result().work(engine),
             )
-        except StartupError as error:
+        except (StartupError, ModelChanged) as error:
             self._service.result().failed(str(error))
         except BaseException as error:
-            self._service.result().failed(f"the scoring worker died: {error!r}")
+            self._service.result().failed(f"the scoring worker died: {origin(error)}")
 
 
 def run(
@@ -101,21 +103,22 @@ def run(
     on_ready: Callable[[Loaded], None],
     work: Callable[[Engine], None],
 ) -> None:
-    """Prove the loaded model by a self-test, call `on_ready`, `work` until done, free it all.
+    """Prove the loaded model by a self-test, call `on_ready`, and `work` until done.
+
+    The model stays loaded: whoever was given its encoder may still be using it, on any thread.
 
     Raises:
         StartupError: it cannot be loaded as the settings say.
     """
     threads = settings.threads or default_threads()
     calibration = read_calibration(settings.calibration) if settings.calibration else None
-    # The model is freed last, when nothing reads its vocabulary any more.
-    with closing(loading.model) as model, ThreadPoolExecutor(1) as beside:
+    model = loading.model
+    with ThreadPoolExecutor(1) as beside:
         encoding = beside.submit(_encoder, settings, model)
-        with closing(_context(settings, model, threads=threads)) as context:
+        free = free_bytes()
+        with closing(_context(settings, loading, threads=threads, free=free)) as context:
             encoder = encoding.result()
-            cache = StateCache(
-                max_bytes=settings.state_cache_mb << 20, max_entries=settings.state_cache_entries
-            )
+            cache = _cache(settings, free - context.host_bytes)
             engine = _self_tested(context, cache, encoder, model)
             identity = _identify(settings, loading, model, threads=threads)
             if calibration:
@@ -123,7 +126,8 @@ def run(
             _warn_of_long_context(settings.context_tokens, model.trained_context_tokens)
             _warn_of_slow_type(model, settings.gpu_layers)
             log(logging.INFO, "model_loaded", reuse=engine.reuse.name, **identity.as_json())
-            on_ready(Loaded(encoder, identity, cache, calibration, loading.artifact.written()))
+            released = loading.artifact.written()
+            on_ready(Loaded(loading, encoder, identity, cache, calibration, released))
             beside.submit(encoder.read_vocabulary)
             work(engine)
 
@@ -133,14 +137,42 @@ def _encoder(settings: Settings, model: Model) -> Encoder:
     return Encoder(model.vocabulary, template, context_tokens=settings.context_tokens)
 
 
-def _context(settings: Settings, model: Model, *, threads: int) -> Context:
-    return Context(
-        model,
-        tokens=settings.context_tokens,
-        threads=threads,
-        batch_tokens=min(BATCH_TOKENS, settings.context_tokens),
-        lanes=settings.lanes,
+def _context(settings: Settings, loading: Loading, *, threads: int, free: int) -> Context:
+    model = loading.model
+
+    def context(tokens: int) -> Context:
+        return Context(
+            model,
+            tokens=tokens,
+            threads=threads,
+            batch_tokens=min(BATCH_TOKENS, tokens),
+            lanes=settings.lanes,
+            verify=loading.verify,
+        )
+
+    def measure(tokens: int) -> int:
+        with closing(context(tokens)) as measured:
+            return measured.host_bytes
+
+    check_context_fits(
+        settings.context_tokens, free, token_bytes=model.most_bytes_per_token, measure=measure
     )
+    return context(settings.context_tokens)
+
+
+def _cache(settings: Settings, free: int) -> StateCache:
+    """Return an empty cache of the size that is set, or else of what `free` bytes leave for it."""
+    wanted = settings.state_cache_mb << 20
+    size = min(wanted, max(0, free - RESERVE_BYTES))
+    if size < wanted:
+        log(
+            logging.WARNING,
+            "state_cache_limited",
+            mib=size >> 20,
+            message="there is no memory for the state cache that is asked for; lower "
+            "BALLOT_STATE_CACHE_MB or BALLOT_CONTEXT_TOKENS, or add memory",
+        )
+    return StateCache(max_bytes=size, max_entries=settings.state_cache_entries)
 
 
 def _template(model: Model, override: Path | None) -> PromptTemplate:
