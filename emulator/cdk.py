@@ -12,7 +12,8 @@ from typing import Any
 
 from emulator.running import ROOT, Emulator
 
-APP = ("app.py", "cdk.json", "stacks", "lambda", "model", "container")
+# The client's package states the version of them all.
+APP = ("app.py", "cdk.json", "stacks", "lambda", "model", "container", "client/ballot/__init__.py")
 _IGNORED = shutil.ignore_patterns("__pycache__", ".*_cache")
 
 
@@ -33,6 +34,7 @@ class CdkApp:
             if source.is_dir():
                 shutil.copytree(source, target, ignore=_IGNORED, dirs_exist_ok=True)
             else:
+                target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target)
 
     def change_settings(self, change: Callable[[dict[str, Any]], None]) -> None:

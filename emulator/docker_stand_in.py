@@ -3,7 +3,9 @@
 `build` keeps the build context, the Dockerfile and the arguments as an "image"; `push` registers
 its manifest in the emulated ECR, asking every permission that a real push asks. What a Dockerfile
 says is not executed: only that the file is there, that `FROM` is given a base and that the sources
-of `COPY` exist is checked. Each command says in its output that it is a stand-in.
+of `COPY` exist is checked. `cp` copies one thing out of an image, its bill of materials, which the
+context's own script makes of the base and the adapter: nothing else is there. Each command says in
+its output that it is a stand-in.
 
 Runs in the emulator's Python, which has botocore.
 """
@@ -11,10 +13,12 @@ Runs in the emulator's Python, which has botocore.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +30,7 @@ _ECR_REFERENCE = re.compile(
     r"(?P<host>\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com)/(?P<name>[^:@]+)"
     r"(?::(?P<tag>[^@]+))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
+_SBOM = "/opt/ballot/sbom.cdx.json"
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
 
 
@@ -148,8 +153,14 @@ def pull(arguments: Sequence[str]) -> None:
     parser.add_argument("-q", "--quiet", action="store_true")
     parser.add_argument("reference")
     options = parser.parse_args(arguments)
-    image = Image(base=options.reference)
     images = store()
+    digest = options.reference.rpartition("@")[2]
+    with contextlib.suppress(NoSuchImage):
+        images.get(digest)
+        images.tag(digest, options.reference)
+        say(f"{options.reference} is here already")
+        return
+    image = Image(base=options.reference)
     images.add(image)
     images.tag(image.digest, _full(options.reference))
     say(f"no engine here: {options.reference} is noted, not fetched")
@@ -200,6 +211,50 @@ def _put(image: Image, *, repository: str, image_tag: str) -> None:
         )
     except botocore.exceptions.ClientError as error:
         fail(str(error))
+
+
+def create(arguments: Sequence[str]) -> None:
+    """`docker create --name NAME IMAGE`: name an image to copy from; no container is made."""
+    parser = argparse.ArgumentParser(prog="docker create", allow_abbrev=False)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("reference")
+    options = parser.parse_args(arguments)
+    images = store()
+    images.tag(_resolve(images, options.reference), _container(options.name))
+    say(f"no engine here: {options.name} is {options.reference}, to copy from")
+
+
+def copy(arguments: Sequence[str]) -> None:
+    """`docker cp NAME:PATH FILE`, of a bill of materials alone."""
+    if len(arguments) != 2:
+        fail('"docker cp" requires exactly 2 arguments')
+    name, _, path = arguments[0].partition(":")
+    images = store()
+    digest = _resolve(images, _container(name))
+    context = images.context(digest)
+    if path != _SBOM or not (context / "sbom.py").is_file():
+        fail(f"Could not find the file {path} in container {name}: RUN was not run")
+    ended = subprocess.run(
+        [sys.executable, context / "sbom.py", "write"],
+        env={
+            "PREFIX": str(context / "no-environment"),
+            "LLAMA_LIB_DIR": str(context / "no-libraries"),
+            "APP": str(context),
+            "BASE_IMAGE": images.get(digest).base,
+            "PATH": "",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode:
+        fail(ended.stderr.strip())
+    Path(arguments[1]).write_text(ended.stdout)
+    say(f"{path} has the base and the adapter alone: RUN was not run")
+
+
+def _container(name: str) -> str:
+    return f"container/{name}:created"
 
 
 def image(arguments: Sequence[str]) -> None:
@@ -266,6 +321,8 @@ def _quietly(arguments: Sequence[str]) -> None:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "build": build,
+    "cp": copy,
+    "create": create,
     "image": image,
     "info": _quietly,
     "inspect": inspect,

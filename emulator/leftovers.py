@@ -60,8 +60,49 @@ def _names(client: Callable[[str], Any]) -> Iterator[tuple[str, list[str]]]:
     configs = each("sagemaker", "list_endpoint_configs", "EndpointConfigs", "EndpointConfigName")
     yield "endpoint configs", configs
     yield "endpoints", each("sagemaker", "list_endpoints", "Endpoints", "EndpointName")
+    yield "transform jobs", _running_jobs(client("sagemaker"))
     alarms = each("cloudwatch", "describe_alarms", "MetricAlarms", "AlarmName")
     yield "alarms", alarms
+    yield "dashboards", each("cloudwatch", "list_dashboards", "DashboardEntries", "DashboardName")
+    yield "topics", each("sns", "list_topics", "Topics", "TopicArn")
+    yield "subscriptions", each("sns", "list_subscriptions", "Subscriptions", "Endpoint")
+    yield "metric filters", each("logs", "describe_metric_filters", "metricFilters", "filterName")
+    yield "saved queries", each("logs", "describe_query_definitions", "queryDefinitions", "name")
+    yield "budgets", _budgets(client)
+    yield "keys", _keys(client("kms"))
+    aliases = each("kms", "list_aliases", "Aliases", "AliasName")
+    yield "key aliases", [name for name in aliases if not name.startswith("alias/aws/")]
     scaling = client("application-autoscaling")
     targets = scaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"]
     yield "scalable targets", [target["ResourceId"] for target in targets]
+    policies = scaling.describe_scaling_policies(ServiceNamespace="sagemaker")["ScalingPolicies"]
+    yield "scaling policies", [policy["PolicyName"] for policy in policies]
+    actions = scaling.describe_scheduled_actions(ServiceNamespace="sagemaker")["ScheduledActions"]
+    yield "scheduled actions", [action["ScheduledActionName"] for action in actions]
+
+
+def _running_jobs(sagemaker: Any) -> list[str]:
+    """Return the jobs that still run; SageMaker keeps the others' records for ever."""
+    jobs = sagemaker.list_transform_jobs()["TransformJobSummaries"]
+    return [
+        job["TransformJobName"]
+        for job in jobs
+        if job["TransformJobStatus"] in ("InProgress", "Stopping")
+    ]
+
+
+def _budgets(client: Callable[[str], Any]) -> list[str]:
+    account = client("sts").get_caller_identity()["Account"]
+    found = client("budgets").describe_budgets(AccountId=account).get("Budgets", ())
+    return [budget["BudgetName"] for budget in found]
+
+
+def _keys(kms: Any) -> list[str]:
+    """Return the customer's keys; one that waits for its deletion costs nothing and is gone."""
+    keys = [row["KeyId"] for row in kms.list_keys()["Keys"]]
+    described = [kms.describe_key(KeyId=key)["KeyMetadata"] for key in keys]
+    return [
+        key["KeyId"]
+        for key in described
+        if key["KeyManager"] == "CUSTOMER" and key["KeyState"] != "PendingDeletion"
+    ]

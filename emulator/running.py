@@ -26,6 +26,8 @@ _START_SECONDS = 60
 _STOP_SECONDS = 30
 _FOLDERS = ("builds", "containers", "images", "tls", "tmp")
 _PREFIX = "EMULATOR_"
+SILENT_ROLLBACKS = "silent-rollbacks"
+"""A file whose presence in the work folder is `Emulator.rolls_back_silently`."""
 
 
 class EmulatorError(Exception):
@@ -44,15 +46,18 @@ class Emulator:
         *,
         iam: bool = True,
         seconds_per_minute: float = 60.0,
+        rollout_seconds_per_minute: float | None = None,
     ) -> None:
         """Prepare an emulator.
 
         `workdir` gets its files and its log; without one a temporary folder is used. `iam=False`
         allows everything to everybody. `seconds_per_minute` is how long a minute of a build's
-        time-out and of an endpoint's health time-out lasts.
+        time-out and of an endpoint's health time-out lasts; `rollout_seconds_per_minute`, if not as
+        long, a minute of what watches: a rollout's waits, an alarm's periods, pings.
         """
         self._given, self._iam = workdir, iam
         self._seconds_per_minute = seconds_per_minute
+        self._rollout_seconds_per_minute = rollout_seconds_per_minute or seconds_per_minute
         self._marker = uuid.uuid4().hex
         self._process: subprocess.Popen[bytes] | None = None
         self._own_folder: tempfile.TemporaryDirectory[str] | None = None
@@ -130,6 +135,21 @@ class Emulator:
         path = os.pathsep.join((*map(str, tools), os.environ.get("PATH", os.defpath)))
         return {**_without_aws(), "PATH": path, **self.exports}
 
+    @property
+    def rolls_back_silently(self) -> bool:
+        """Whether CloudFormation takes an endpoint that went back to its old configuration for one
+        that was updated, as it does on AWS when SageMaker's rollback ends before it looks.
+        """
+        return (self.workdir / SILENT_ROLLBACKS).exists()
+
+    @rolls_back_silently.setter
+    def rolls_back_silently(self, silently: bool) -> None:
+        switch = self.workdir / SILENT_ROLLBACKS
+        if silently:
+            switch.touch()
+        else:
+            switch.unlink(missing_ok=True)
+
     def leftovers(self) -> dict[str, list[str]]:
         """Return what is there, by kind; empty lists when nothing is.
 
@@ -152,6 +172,7 @@ class Emulator:
             kill(f"{variable}={self._marker}")
         for name in _FOLDERS:
             shutil.rmtree(self.workdir / name, ignore_errors=True)
+        self.rolls_back_silently = False
         if self._own_folder is not None:
             self._own_folder.cleanup()
 
@@ -177,6 +198,7 @@ class Emulator:
             "TMPDIR": str(self.workdir / "tmp"),
             "USE_SSL": "1",
             f"{_PREFIX}MARKER": self._marker,
+            f"{_PREFIX}ROLLOUT_SECONDS_PER_MINUTE": str(self._rollout_seconds_per_minute),
             f"{_PREFIX}ROOT": str(ROOT),
             f"{_PREFIX}SECONDS_PER_MINUTE": str(self._seconds_per_minute),
             f"{_PREFIX}WORKDIR": str(self.workdir),

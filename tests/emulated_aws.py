@@ -237,7 +237,7 @@ class Aws:
         """Wait for an endpoint to leave its transition and return what describes it."""
         for _ in polls(f"endpoint {endpoint}"):
             found: dict[str, Any] = self("sagemaker").describe_endpoint(EndpointName=endpoint)
-            if not found["EndpointStatus"].endswith("ing"):
+            if found["EndpointStatus"] in ("InService", "Failed"):
                 return found
         raise AssertionError
 
@@ -310,6 +310,23 @@ def polls(what: str) -> Iterator[None]:
         yield
         time.sleep(POLL_SECONDS)
     raise AssertionError(f"gave up waiting for {what}")
+
+
+def stack_status(aws: Aws, name: str) -> str:
+    """Wait for a stack to leave its transition and return its status."""
+    for _ in polls(f"stack {name}"):
+        found = aws("cloudformation").describe_stacks(StackName=name)["Stacks"][0]
+        status: str = found["StackStatus"]
+        if not status.endswith("_IN_PROGRESS"):
+            return status
+    raise AssertionError
+
+
+def delete_stack(aws: Aws, name: str) -> None:
+    """Delete a stack and wait until it is gone."""
+    stack_id = aws("cloudformation").describe_stacks(StackName=name)["Stacks"][0]["StackId"]
+    aws("cloudformation").delete_stack(StackName=name)
+    assert stack_status(aws, stack_id) == "DELETE_COMPLETE"
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,12 @@ from tests.emulated_aws import (
     REPOSITORY,
     Aws,
     archive,
+    delete_stack,
     policy,
     polls,
     push_buildspec,
     running,
+    stack_status,
     variant,
 )
 
@@ -367,6 +370,21 @@ def test_a_dockerfile_is_read_as_docker_reads_it(tmp_path: Path) -> None:
     assert found.stdout.startswith("sha256:")
 
 
+def test_the_list_of_what_is_in_an_image_is_copied_out_of_it(tmp_path: Path) -> None:
+    store, copied = tmp_path / "store", tmp_path / "sbom.cdx.json"
+    built = docker("build", "--tag", "name:1", str(ROOT / "container"), store=store)
+    assert built.returncode == 0, built.stderr
+    assert docker("create", "--name", "listed", "name:1", store=store).returncode == 0
+    result = docker("cp", "listed:/opt/ballot/sbom.cdx.json", str(copied), store=store)
+    assert "stand-in" in result.stdout
+    base, adapter = json.loads(copied.read_text())["components"]
+    assert "@".join((base["name"], base["version"])) in (ROOT / "stacks/catalog.json").read_text()
+    assert "adapter/engine.py" in [part["name"] for part in adapter["components"]]
+    other = docker("cp", "listed:/opt/ballot/venv", str(copied), store=store)
+    assert other.returncode == 1
+    assert "RUN was not run" in other.stderr
+
+
 def docker(*arguments: str, store: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [ROOT / "emulator/bin/docker", *arguments],
@@ -470,6 +488,19 @@ def test_a_container_that_takes_too_long_is_a_model_error(hasty: Aws) -> None:
     response: Any = caught.value.response
     assert (code(caught), response["OriginalStatusCode"]) == ("ModelError", 0)
     assert "timed out" in response["OriginalMessage"]
+    dimensions = {"EndpointName": endpoint, "VariantName": "AllTraffic"}
+    counts = {"Invocation5XXErrors": 0.0, "InvocationModelErrors": 1.0}
+    for name, expected in counts.items():
+        points = hasty("cloudwatch").get_metric_statistics(
+            Namespace="AWS/SageMaker",
+            MetricName=name,
+            Dimensions=[{"Name": k, "Value": v} for k, v in dimensions.items()],
+            StartTime=datetime.now(UTC) - timedelta(hours=1),
+            EndTime=datetime.now(UTC) + timedelta(hours=1),
+            Period=86_400,
+            Statistics=["Sum"],
+        )["Datapoints"]
+        assert sum(point["Sum"] for point in points) == expected, name
 
 
 @pytest.mark.parametrize(
@@ -718,21 +749,6 @@ def template(aws: Aws, image: str, **environment: str) -> dict[str, Any]:
         },
     }
     return {"Resources": resources}
-
-
-def stack_status(aws: Aws, name: str) -> str:
-    for _ in polls(f"stack {name}"):
-        found = aws("cloudformation").describe_stacks(StackName=name)["Stacks"][0]
-        status: str = found["StackStatus"]
-        if not status.endswith("_IN_PROGRESS"):
-            return status
-    raise AssertionError
-
-
-def delete_stack(aws: Aws, name: str) -> None:
-    stack_id = aws("cloudformation").describe_stacks(StackName=name)["Stacks"][0]["StackId"]
-    aws("cloudformation").delete_stack(StackName=name)
-    assert stack_status(aws, stack_id) == "DELETE_COMPLETE"
 
 
 def test_a_stack_of_an_endpoint_is_created_updated_rolled_back_and_deleted(

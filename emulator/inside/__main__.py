@@ -12,13 +12,17 @@ os.environ.pop("PYTHONPATH", None)
 import ministack.app as ministack_app
 
 from emulator.inside import (
+    alarms,
     autoscaling,
     cloudformation,
     codebuild,
     invocations,
+    metric_filters,
+    metrics,
     registries,
     roles,
     sagemaker,
+    saved_queries,
 )
 from emulator.inside.config import CONFIG, PREFIX
 from emulator.processes import MARKER_VARIABLE, end
@@ -40,6 +44,10 @@ def main() -> None:
     registries.install()
     sagemaker.SERVICE_API.register(invocations.data_plane)
     autoscaling.SERVICE_API.register()
+    saved_queries.SERVICE_API.register_beside()
+    metrics.install()
+    metric_filters.install()
+    alarms.install()
     cloudformation.install()
     # Port 443 is for Cognito alone, which is not needed here.
     ministack_app._port_is_bindable = lambda host, port: False

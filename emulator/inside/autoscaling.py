@@ -1,19 +1,29 @@
-"""Application Auto Scaling: keeps targets and policies, and checks them; nothing is scaled."""
+"""Application Auto Scaling: keeps targets, policies and schedules, and checks them.
+
+Nothing is scaled.
+"""
 
 from __future__ import annotations
 
 import re
 import time
 import uuid
+import zoneinfo
 from typing import Any
 
 from ministack.core.responses import AccountRegionScopedDict, get_account_id, get_region
 
-from emulator.inside import sagemaker
+from emulator.inside.endpoints import endpoints
 from emulator.inside.services import ApiError, Json, JsonService
 
 targets: Any = AccountRegionScopedDict()
 policies: Any = AccountRegionScopedDict()
+actions: Any = AccountRegionScopedDict()
+_SCHEDULE = re.compile(
+    r"at\(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\)"
+    r"|rate\([1-9]\d* (minute|hour|day)s?\)"
+    r"|cron\((\S+ ){5}\S+\)"
+)
 _VARIANT = re.compile(r"endpoint/([^/]+)/variant/([^/]+)")
 
 
@@ -36,7 +46,7 @@ def _target(p: Json) -> Json:
 def _register(p: Json) -> Json:
     if p["ServiceNamespace"] == "sagemaker":
         match = _VARIANT.fullmatch(p["ResourceId"])
-        found = sagemaker.endpoints.get(match[1]) if match else None
+        found = endpoints.get(match[1]) if match else None
         if match is None or found is None or not found.fleet or match[2] not in found.fleet.counts:
             raise ApiError(
                 "ValidationException", f"SageMaker resource doesn't exist: {p['ResourceId']}"
@@ -58,8 +68,9 @@ def _register(p: Json) -> Json:
 def _deregister(p: Json) -> Json:
     _target(p)
     del targets[key(p)]
-    for name in [n for n, policy in policies.items() if key(policy) == key(p)]:
-        del policies[name]
+    for store in (policies, actions):
+        for name in [n for n, row in store.items() if key(row) == key(p)]:
+            del store[name]
     return {}
 
 
@@ -79,6 +90,47 @@ def _delete_policy(p: Json) -> Json:
     if f"{key(p)}|{p['PolicyName']}" not in policies:
         raise ApiError("ObjectNotFoundException", f"No scaling policy found: {p['PolicyName']}")
     del policies[f"{key(p)}|{p['PolicyName']}"]
+    return {}
+
+
+def _put_action(p: Json) -> Json:
+    _target(p)
+    name = f"{key(p)}|{p['ScheduledActionName']}"
+    kept = actions.get(name, {})
+    action = {**kept, **p}
+    _check_action(action)
+    arn = (
+        f"arn:aws:autoscaling:{get_region()}:{get_account_id()}:scheduledAction:{uuid.uuid4()}"
+        f":resource/{p['ServiceNamespace']}/{p['ResourceId']}"
+        f":scheduledActionName/{p['ScheduledActionName']}"
+    )
+    actions[name] = {"ScheduledActionARN": arn, "CreationTime": time.time(), **action}
+    return {}
+
+
+def _check_action(action: Json) -> None:
+    if not _SCHEDULE.fullmatch(action.get("Schedule", "")):
+        raise ApiError(
+            "ValidationException", f"Schedule {action.get('Schedule')!r} is not at, rate or cron"
+        )
+    zone = action.get("Timezone", "UTC")
+    if zone not in zoneinfo.available_timezones():
+        raise ApiError("ValidationException", f"Timezone {zone!r} is not known")
+    capacity = action.get("ScalableTargetAction") or {}
+    low, high = capacity.get("MinCapacity"), capacity.get("MaxCapacity")
+    if low is None and high is None:
+        raise ApiError("ValidationException", "MinCapacity or MaxCapacity is required")
+    if low is not None and high is not None and low > high:
+        raise ApiError("ValidationException", "Maximum capacity cannot be less than minimum")
+
+
+def _delete_action(p: Json) -> Json:
+    name = f"{key(p)}|{p['ScheduledActionName']}"
+    if name not in actions:
+        raise ApiError(
+            "ObjectNotFoundException", f"No scheduled action found: {p['ScheduledActionName']}"
+        )
+    del actions[name]
     return {}
 
 
@@ -105,6 +157,16 @@ def _describe_policies(p: Json) -> Json:
     }
 
 
+def _describe_actions(p: Json) -> Json:
+    names = p.get("ScheduledActionNames")
+    found = _matching(actions.values(), p)
+    return {
+        "ScheduledActions": [
+            row for row in found if names is None or row["ScheduledActionName"] in names
+        ]
+    }
+
+
 SERVICE_API = JsonService(
     "application-autoscaling",
     {
@@ -114,6 +176,9 @@ SERVICE_API = JsonService(
         "PutScalingPolicy": _put_policy,
         "DeleteScalingPolicy": _delete_policy,
         "DescribeScalingPolicies": _describe_policies,
+        "PutScheduledAction": _put_action,
+        "DeleteScheduledAction": _delete_action,
+        "DescribeScheduledActions": _describe_actions,
         "DescribeScalingActivities": lambda p: {"ScalingActivities": []},
     },
 )

@@ -1,4 +1,4 @@
-"""What CloudFormation lacks in ministack: SageMaker and scaling resources, and two mended ones."""
+"""What CloudFormation lacks in ministack: resources that it does not have, and two mended ones."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ministack.services import s3
+from ministack.core.responses import get_account_id
+from ministack.services import budgets, s3
 from ministack.services.cloudformation import provisioners, stacks
 
-from emulator.inside import autoscaling, sagemaker
+from emulator.inside import autoscaling, sagemaker, saved_queries
 from emulator.inside.codebuild import keep_template_settings
+from emulator.inside.config import CONFIG
+from emulator.inside.endpoints import IN_PROGRESS, Endpoint, endpoints
 from emulator.inside.services import ApiError, Json
-from emulator.inside.validation import input_members
+from emulator.inside.validation import input_members, problems
 
 Created = tuple[str, Json]
 _POLL_SECONDS = 0.1
@@ -32,7 +35,7 @@ def _store(kind: str) -> Any:
     return {
         "Model": sagemaker.models,
         "EndpointConfig": sagemaker.configs,
-        "Endpoint": sagemaker.endpoints,
+        "Endpoint": endpoints,
     }[kind]
 
 
@@ -64,11 +67,11 @@ def _delete(kind: str, arn: str) -> None:
         _call(f"Delete{kind}", {_name_key(kind): name})
 
 
-def _settled(name: str) -> sagemaker.Endpoint | None:
+def _settled(name: str) -> Endpoint | None:
     """Wait for an endpoint to leave its transition; None when it is gone."""
     while True:
-        found: sagemaker.Endpoint | None = sagemaker.endpoints.get(name)
-        if found is None or found.status not in sagemaker.IN_PROGRESS:
+        found: Endpoint | None = endpoints.get(name)
+        if found is None or found.status not in IN_PROGRESS:
             return found
         time.sleep(_POLL_SECONDS)
 
@@ -92,14 +95,11 @@ def _update_endpoint(arn: str, old: Json, new: Json, stack: str) -> Created:
     found = _settled(name)
     if found is not None and found.config_name != new["EndpointConfigName"]:
         parameters = {"EndpointName": name, "EndpointConfigName": new["EndpointConfigName"]}
-        for key in _ENDPOINT_ONLY[:2]:
-            if key in new:
-                parameters[key] = new[key]
-        if "DeploymentConfig" in new:
-            parameters["DeploymentConfig"] = new["DeploymentConfig"]
+        parameters.update(_only(new, (*_ENDPOINT_ONLY, "DeploymentConfig")))
         _call("UpdateEndpoint", parameters)
         found = _settled(name)
-    if found is None or found.config_name != new["EndpointConfigName"]:
+    went_back = found is None or found.config_name != new["EndpointConfigName"]
+    if found is None or (went_back and not CONFIG.rolls_back_silently):
         raise ValueError(
             f"Endpoint {name} kept its configuration, the update failed: "
             f"{found.failure if found else 'it was deleted'}"
@@ -172,7 +172,20 @@ def _target_key(identity: str) -> Json:
 def _create_target(logical_id: str, properties: Json, stack: str) -> Created:
     members = input_members("application-autoscaling", "RegisterScalableTarget")
     _scaling("RegisterScalableTarget", _only(properties, members - {"Tags"}))
-    return autoscaling.key(properties), {"Id": autoscaling.key(properties)}
+    identity = autoscaling.key(properties)
+    _keep_schedule(_target_key(identity), properties.get("ScheduledActions", []))
+    return identity, {"Id": identity}
+
+
+def _keep_schedule(target: Json, wanted: list[Json]) -> None:
+    """Put a target's scheduled actions, and delete those that its template no longer has."""
+    names = [action["ScheduledActionName"] for action in wanted]
+    for action in _scaling("DescribeScheduledActions", target)["ScheduledActions"]:
+        if action["ScheduledActionName"] not in names:
+            name = _only(action, ("ScheduledActionName",))
+            _scaling("DeleteScheduledAction", {**target, **name})
+    for action in wanted:
+        _scaling("PutScheduledAction", {**target, **action})
 
 
 def _delete_target(identity: str, _: Json) -> None:
@@ -216,6 +229,75 @@ def _install_scaling() -> None:
     replacing = provisioners._REPLACING_PROPERTIES
     replacing["AWS::ApplicationAutoScaling::ScalableTarget"] = identity
     replacing["AWS::ApplicationAutoScaling::ScalingPolicy"] = ("PolicyName", *identity)
+
+
+def _budget_parameters(name: str, properties: Json) -> Json:
+    budget = {**properties["Budget"], "BudgetName": name}
+    if limit := budget.get("BudgetLimit"):
+        budget["BudgetLimit"] = {**limit, "Amount": str(limit["Amount"])}
+    parameters = {**properties, "AccountId": get_account_id(), "Budget": budget}
+    if found := problems("budgets", "CreateBudget", parameters):
+        raise ValueError("; ".join(found))
+    return parameters
+
+
+def _answered(answer: tuple[int, Any, Any]) -> None:
+    if answer[0] >= 400:
+        raise ValueError(f"{answer[2]!r} (Service: Budgets)")
+
+
+def _create_budget(logical_id: str, properties: Json, stack: str) -> Created:
+    name = properties["Budget"].get("BudgetName")
+    name = name or provisioners._physical_name(stack, logical_id, max_len=100)
+    _answered(budgets._create_budget(_budget_parameters(name, properties)))
+    return name, {}
+
+
+def _update_budget(name: str, old: Json, new: Json, stack: str) -> Created:
+    parameters = _budget_parameters(name, new)
+    _answered(budgets._update_budget({**parameters, "NewBudget": parameters["Budget"]}))
+    return name, {}
+
+
+def _install_budgets() -> None:
+    provisioners._RESOURCE_HANDLERS["AWS::Budgets::Budget"] = {
+        "create": _create_budget,
+        "update": _update_budget,
+        "delete": lambda name, _: budgets._delete_budget({"BudgetName": name}),
+    }
+    provisioners._REPLACING_PROPERTIES["AWS::Budgets::Budget"] = (
+        "NotificationsWithSubscribers",
+        "ResourceTags",
+    )
+
+
+def _query_parameters(properties: Json) -> Json:
+    members = input_members("logs", "PutQueryDefinition")
+    return {member: properties[name] for name, member in _upper(members) if name in properties}
+
+
+def _upper(members: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the names that a template has for an API's members, beside those."""
+    return [(member[0].upper() + member[1:], member) for member in members]
+
+
+def _put_query(properties: Json, **more: str) -> Created:
+    try:
+        found = saved_queries.SERVICE_API.call(
+            "PutQueryDefinition", {**_query_parameters(properties), **more}
+        )
+    except ApiError as error:
+        raise ValueError(f"{error.message} (Service: CloudWatchLogs)") from error
+    identity = found["queryDefinitionId"]
+    return identity, {"QueryDefinitionId": identity}
+
+
+def _install_queries() -> None:
+    provisioners._RESOURCE_HANDLERS["AWS::Logs::QueryDefinition"] = {
+        "create": lambda logical_id, properties, stack: _put_query(properties),
+        "update": lambda i, old, new, stack: _put_query(new, queryDefinitionId=i),
+        "delete": lambda identity, _: saved_queries.queries.pop(identity, None),
+    }
 
 
 def _install_buckets() -> None:
@@ -272,5 +354,7 @@ def install() -> None:
     """Register the resources' handlers."""
     _install_sagemaker()
     _install_scaling()
+    _install_budgets()
+    _install_queries()
     _install_buckets()
     _install_projects()

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from emulator.running import SILENT_ROLLBACKS
+
 PREFIX = "EMULATOR_"
 
 
@@ -23,15 +25,26 @@ class Config:
     ca_bundle: Path
     seconds_per_minute: float
     """Scales the time-outs that AWS counts in minutes, so that a test can wait for one."""
+    rollout_seconds_per_minute: float
+    """Scales what watches instead: a rollout's waits, an alarm's periods, pings."""
 
     @property
     def images(self) -> Path:
         """The store of what `docker build` and `docker pull` made."""
         return self.workdir / "images"
 
+    @property
+    def rolls_back_silently(self) -> bool:
+        """Whether CloudFormation takes an endpoint that went back for one that was updated."""
+        return (self.workdir / SILENT_ROLLBACKS).exists()
+
     def scaled(self, seconds: float) -> float:
         """Return how long `seconds` of an AWS time-out last here."""
         return seconds * self.seconds_per_minute / 60
+
+    def rollout_scaled(self, seconds: float) -> float:
+        """Return how long `seconds` of AWS's watching last here."""
+        return seconds * self.rollout_seconds_per_minute / 60
 
 
 def read_config() -> Config:
@@ -47,6 +60,7 @@ def read_config() -> Config:
         endpoint_url=os.environ["AWS_ENDPOINT_URL"],
         ca_bundle=Path(os.environ["AWS_CA_BUNDLE"]),
         seconds_per_minute=float(value("SECONDS_PER_MINUTE")),
+        rollout_seconds_per_minute=float(value("ROLLOUT_SECONDS_PER_MINUTE")),
     )
 
 

@@ -176,6 +176,7 @@ class Container:
         self._process: subprocess.Popen[bytes] | None = None
         self._log: LogStream | None = None
         self._requests = 0
+        self._measured = (time.monotonic(), 0.0)
         self._is_draining = False
         self._idle = threading.Condition()
         self.image_uri = launch.image_uri
@@ -249,6 +250,11 @@ class Container:
                 raise ContainerError(f"was not healthy in time: {self.last_words}")
             time.sleep(0.1)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone."""
+        return self._process is None or self._process.poll() is not None
+
     def is_healthy(self) -> bool:
         """Ask `/ping` once."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_PING_SECONDS)
@@ -265,6 +271,32 @@ class Container:
         """The last line of the container's output."""
         lines = [line for line in self._log.tail if line.strip()] if self._log else []
         return lines[-1][:400] if lines else "(no output)"
+
+    @property
+    def requests(self) -> int:
+        """How many requests the container has now."""
+        return self._requests
+
+    def usage(self) -> dict[str, float]:
+        """Return what the process has used since it was last asked, in percent of the machine.
+
+        CPUUtilization is 100 for each core, as SageMaker counts it.
+        """
+        assert self._process is not None
+        try:
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+            disk = shutil.disk_usage(self._folder)
+        except OSError:  # it has ended meanwhile
+            return {}
+        seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        now = time.monotonic()
+        before, self._measured = self._measured, (now, seconds)
+        used = max(seconds - before[1], 0.0) / max(now - before[0], 1e-3)
+        return {
+            "CPUUtilization": 100 * used,
+            "MemoryUtilization": 100 * int(fields[21]) / os.sysconf("SC_PHYS_PAGES"),
+            "DiskUtilization": 100 * disk.used / disk.total,
+        }
 
     def enter(self) -> bool:
         """Count a request in; False when the container takes no more."""

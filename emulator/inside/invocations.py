@@ -11,6 +11,7 @@ import re
 import struct
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ministack.core.responses import (
@@ -20,9 +21,10 @@ from ministack.core.responses import (
     get_region,
 )
 
-from emulator.inside import sagemaker
+from emulator.inside import metrics
 from emulator.inside.config import CONFIG
 from emulator.inside.containers import Container
+from emulator.inside.endpoints import endpoints
 from emulator.inside.services import ApiError, Response
 
 LIMIT_SECONDS = CONFIG.scaled(60)
@@ -59,78 +61,110 @@ async def data_plane(
     if method != "POST" or match is None:
         return None
     name, streams = match[1], match[2] != "invocations"
+    began = time.monotonic()
     try:
-        variant, container = _route(name, headers)
+        route = _route(name, headers)
     except ApiError as error:
         refusal: Response = error_response_json(
             error.code, error.message, 400, message_key="Message", content_type="application/json"
         )
         return refusal
+    call = _Call(route, streams=streams, began=began)
     try:
-        call = await asyncio.to_thread(_Call, container, headers, body, streams=streams)
+        await asyncio.to_thread(call.send, headers, body)
         if streams:
-            return 200, call.headers(variant), StreamingResponse(call.stream)
+            return 200, call.headers(route.variant), StreamingResponse(call.stream)
         content = await asyncio.to_thread(call.read)
-        return 200, call.headers(variant), content
+        return 200, call.headers(route.variant), content
     except ModelError as error:
         return _model_error(name, error)
 
 
-def _route(name: str, headers: dict[str, str]) -> tuple[str, Container]:
+@dataclass(frozen=True)
+class _Route:
+    """Where a request goes."""
+
+    endpoint: str
+    variant: str
+    container: Container
+    instances: int
+
+
+def _route(name: str, headers: dict[str, str]) -> _Route:
     """Return the variant and the container that serve a request, which is counted in there."""
     while True:
-        found = sagemaker.endpoints.get(name)
+        found = endpoints.get(name)
         if found is None or (found.fleet is None and found.status != "Creating"):
             raise ApiError(
                 "ValidationError", f"Endpoint {name} of account {get_account_id()} not found."
             )
-        if found.fleet is None or found.status == "Deleting":
+        fleet = found.serving()
+        if fleet is None or found.status == "Deleting":
             raise ApiError("ValidationError", f"Endpoint {name} is not in service.")
         target = headers.get("x-amzn-sagemaker-target-variant")
-        variant = found.fleet.choose(target)
+        variant = fleet.choose(target)
         if variant is None:
             raise ApiError(
                 "ValidationError", f"Variant {target} does not exist in endpoint {name}."
             )
-        container = found.fleet.containers[variant]
+        container = fleet.containers[variant]
         # A container that drains was replaced meanwhile: the endpoint has another by now.
         if container.enter():
-            return variant, container
+            return _Route(name, variant, container, fleet.counts[variant])
 
 
 class _Call:
     """One request to a container, answered within the service's limit."""
 
-    def __init__(
-        self, container: Container, headers: dict[str, str], body: bytes, *, streams: bool
-    ) -> None:
-        self._container, self._streams = container, streams
+    def __init__(self, route: _Route, *, streams: bool, began: float) -> None:
+        self._route, self._streams, self._began = route, streams, began
+        self._sent = time.monotonic()
         limit = STREAM_LIMIT_SECONDS if streams else LIMIT_SECONDS
-        self._deadline = time.monotonic() + limit
+        self._deadline = self._sent + limit
+        self._status = 0
         self._connection = http.client.HTTPConnection(
-            "127.0.0.1", container.port, timeout=LIMIT_SECONDS
+            "127.0.0.1", route.container.port, timeout=LIMIT_SECONDS
         )
+
+    def send(self, headers: dict[str, str], body: bytes) -> None:
+        """Send the request and await the head of its answer.
+
+        Raises:
+            ModelError: the container answered an error, or nothing in time.
+        """
         sent = {name: headers[key] for key, name in _FORWARDED.items() if key in headers}
         try:
             self._connection.request("POST", "/invocations", body=body, headers=sent)
             self._response = self._connection.getresponse()
-            if self._response.status // 100 != 2:
+            self._status = self._response.status
+            if self._status // 100 != 2:
                 message = self._response.read().decode(errors="replace")
-                raise ModelError(self._response.status, message)
+                raise ModelError(self._status, message)
         except TimeoutError as error:
-            self.close()
+            self.close(status=0)
             raise ModelError(0, _TIMED_OUT) from error
         except (OSError, http.client.HTTPException) as error:
-            self.close()
+            self.close(status=500)
             raise ModelError(500, f"the container closed the connection: {error!r}") from error
         except ModelError:
-            self.close()
+            self.close(status=self._status)
             raise
 
-    def close(self) -> None:
-        """Hang up."""
+    def close(self, *, status: int) -> None:
+        """Hang up, and count the request by its outcome."""
         self._connection.close()
-        self._container.leave()
+        self._route.container.leave()
+        now = time.monotonic()
+        metrics.publish_invocation(
+            metrics.Invocation(
+                endpoint=self._route.endpoint,
+                variant=self._route.variant,
+                instances=self._route.instances,
+                status=status,
+                model_seconds=now - self._sent,
+                total_seconds=now - self._began,
+            )
+        )
 
     def headers(self, variant: str) -> dict[str, str]:
         """Return the headers of a successful answer."""
@@ -147,9 +181,24 @@ class _Call:
         return found
 
     def read(self) -> bytes:
-        """Return the whole answer."""
-        with contextlib.closing(self):
+        """Return the whole answer.
+
+        Raises:
+            ModelError: the container broke it off, or took too long.
+        """
+        with self._counted():
             return b"".join(self._chunks())
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Hang up at the end, and count the request by how its answer ended."""
+        try:
+            yield
+        except ModelError as error:
+            self._status = error.status
+            raise
+        finally:
+            self.close(status=self._status)
 
     def _chunks(self) -> Iterator[bytes]:
         try:
@@ -164,12 +213,13 @@ class _Call:
 
     async def stream(self, send: Any, receive: Any) -> None:
         """Send the answer part by part, as events."""
-        with contextlib.closing(self):
+        with self._counted():
             chunks = self._chunks()
             try:
                 while (chunk := await asyncio.to_thread(next, chunks, b"")) != b"":
                     await _send_event(send, event({":event-type": "PayloadPart"}, chunk))
             except ModelError as error:
+                self._status = error.status
                 fault = {":exception-type": "ModelStreamError", ":message-type": "exception"}
                 body = json.dumps({"Message": error.message, "ErrorCode": "StreamBroken"})
                 await _send_event(send, event(fault, body.encode()))

@@ -26,6 +26,8 @@ _DATA_PLANE = {
     "async-invocations": "InvokeEndpointAsync",
 }
 _SAGEMAKER_NAMES = {
+    # Before the model that the job names beside it.
+    "TransformJobName": "transform-job",
     "ModelName": "model",
     "EndpointConfigName": "endpoint-config",
     "EndpointName": "endpoint",
@@ -151,7 +153,16 @@ def _log_stream_resource(parameters: dict[str, Any]) -> str | None:
     return f"{account}:log-group:{group}:log-stream:{stream}"
 
 
-def _resource(service: str, path: str, body: bytes) -> str | None:
+def _alarms_resource(operation: str) -> str | None:
+    # AWS authorizes a look at several alarms on them all, which `alarm:*` covers.
+    if not operation.endswith("DescribeAlarms"):
+        return None
+    return f"arn:aws:cloudwatch:{get_region()}:{get_account_id()}:alarm:*"
+
+
+def _resource(service: str, path: str, headers: Any, body: bytes) -> str | None:
+    if service == "monitoring":
+        return _alarms_resource(headers.get("x-amz-target") or path)
     if service not in ("codebuild", "logs", "sagemaker"):
         return None
     try:
@@ -171,7 +182,7 @@ def _wrapped_resource(inner: Callable[..., str]) -> Callable[..., str]:
     def extract(
         service: str, method: str, path: str, headers: Any, body: bytes, *rest: Any, **named: Any
     ) -> str:
-        return _resource(service, path, body) or inner(
+        return _resource(service, path, headers, body) or inner(
             service, method, path, headers, body, *rest, **named
         )
 

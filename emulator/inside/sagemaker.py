@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-import contextvars
-import logging
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from ministack.core.responses import AccountRegionScopedDict, get_account_id
 
-from emulator.inside import fleet, roles
+from emulator.inside import fleet, roles, rollouts, supervision, transforms
 from emulator.inside.containers import SERVICE, ContainerError, ModelData, find_image
+from emulator.inside.endpoints import IN_PROGRESS, Endpoint, endpoints, in_background
 from emulator.inside.services import ApiError, Json, JsonService
-
-log = logging.getLogger("ballot.sagemaker")
 
 models: Any = AccountRegionScopedDict()
 configs: Any = AccountRegionScopedDict()
-endpoints: Any = AccountRegionScopedDict()
-IN_PROGRESS = ("Creating", "Updating", "Deleting")
-
-
-@dataclass
-class Endpoint:
-    """An endpoint. What runs keeps running whatever happens to the stored configuration."""
-
-    name: str
-    arn: str
-    config_name: str
-    tags: list[Json]
-    status: str = "Creating"
-    failure: str | None = None
-    created: float = field(default_factory=time.time)
-    modified: float = field(default_factory=time.time)
-    fleet: fleet.Fleet | None = None
-    deployment: Json | None = None
-
-    def settle(self, status: str, failure: str | None = None) -> None:
-        """Reach a status that is not in progress."""
-        self.failure, self.modified = failure, time.time()
-        self.status = status
 
 
 def _invalid(message: str) -> ApiError:
@@ -162,8 +133,10 @@ def _create_endpoint(p: Json) -> Json:
         raise _invalid(f'Cannot create already existing endpoint "{arn}".')
     made = Endpoint(name, arn, p["EndpointConfigName"], tags=p.get("Tags", []))
     made.deployment = p.get("DeploymentConfig")
+    plan = rollouts.plan(made.deployment, instances=_instances(config))
     endpoints[name] = made
-    _in_background(f"create {name}", lambda: _roll_out(made, config))
+    _deploy(made, config, plan=plan, retained=fleet.Retained())
+    in_background(f"supervise {name}", lambda: supervision.supervise(made))
     return {"EndpointArn": arn}
 
 
@@ -173,35 +146,50 @@ def _update_endpoint(p: Json) -> Json:
         raise _invalid(f'Cannot update in-progress endpoint "{found.arn}".')
     if found.fleet is None:
         raise _invalid(f'Cannot update failed endpoint "{found.arn}"; delete it.')
-    found.status, found.failure = "Updating", None
-    counts = dict(found.fleet.counts) if p.get("RetainAllVariantProperties") else {}
-    _in_background(f"update {found.name}", lambda: _roll_out(found, config, counts=counts))
+    kept = found.deployment if p.get("RetainDeploymentConfig") else None
+    deployment = p.get("DeploymentConfig", kept)
+    retained = _retained(found.fleet, p)
+    instances = sum(retained.counts.values()) or _instances(config)
+    plan = rollouts.plan(deployment, instances=instances)
+    found.deployment, found.status, found.failure = deployment, "Updating", None
+    found.pending = {
+        "EndpointConfigName": config["EndpointConfigName"],
+        "ProductionVariants": [
+            {"VariantName": variant["VariantName"]} for variant in config["ProductionVariants"]
+        ],
+        "StartTime": time.time(),
+    }
+    _deploy(found, config, plan=plan, retained=retained)
     return {"EndpointArn": found.arn}
 
 
-def _roll_out(found: Endpoint, config: Json, *, counts: dict[str, int] | None = None) -> None:
-    """Start a configuration's containers, then switch to them, then stop the old ones.
+def _instances(config: Json) -> int:
+    return sum(variant.get("InitialInstanceCount", 1) for variant in config["ProductionVariants"])
 
-    What ran before goes on running when the new ones fail, as it does on SageMaker.
-    """
-    before = found.fleet
-    try:
-        named = {fleet.model_name(v) for v in config["ProductionVariants"]}
-        after = fleet.launch(
-            found.name,
-            config,
-            {name: _model(name) for name in named},
-            is_wanted=lambda: endpoints.get(found.name) is found,
-        )
-    except (fleet.RolloutFailed, ApiError) as error:
-        log.warning("endpoint %s: %s", found.name, error)
-        found.settle("Failed" if before is None else "InService", str(error))
-        return
-    after.counts.update({k: v for k, v in (counts or {}).items() if k in after.counts})
-    found.fleet, found.config_name = after, config["EndpointConfigName"]
-    found.settle("InService")
-    if before is not None:
-        before.stop()
+
+def _retained(running: fleet.Fleet, p: Json) -> fleet.Retained:
+    """Return what an update keeps of the running variants."""
+    if not p.get("RetainAllVariantProperties"):
+        return fleet.Retained()
+    kinds = [row["VariantPropertyType"] for row in p.get("ExcludeRetainedVariantProperties", ())]
+    return fleet.Retained(
+        counts={} if "DesiredInstanceCount" in kinds else dict(running.counts),
+        weights={} if "DesiredWeight" in kinds else dict(running.weights),
+    )
+
+
+def _deploy(
+    found: Endpoint, config: Json, *, plan: rollouts.Plan, retained: fleet.Retained
+) -> None:
+    named = {fleet.model_name(variant) for variant in config["ProductionVariants"]}
+    rollout = rollouts.Rollout(
+        found,
+        config=config,
+        models={name: _model(name) for name in named},
+        plan=plan,
+        retained=retained,
+    )
+    in_background(f"deploy {found.name}", rollout.run)
 
 
 def _delete_endpoint(p: Json) -> Json:
@@ -215,7 +203,7 @@ def _delete_endpoint(p: Json) -> Json:
             found.fleet.stop()
         del endpoints[found.name]
 
-    _in_background(f"delete {found.name}", work)
+    in_background(f"delete {found.name}", work)
     return {}
 
 
@@ -233,6 +221,8 @@ def _describe_endpoint(p: Json) -> Json:
         shown["FailureReason"] = found.failure
     if found.deployment:
         shown["LastDeploymentConfig"] = found.deployment
+    if found.pending:
+        shown["PendingDeploymentSummary"] = found.pending
     if found.fleet is not None:
         shown["ProductionVariants"] = [
             _variant_summary(variant, found.fleet) for variant in _variants(found.fleet)
@@ -246,7 +236,8 @@ def _variants(running: fleet.Fleet) -> list[Json]:
 
 
 def _variant_summary(variant: Json, running: fleet.Fleet) -> Json:
-    name, weight = variant["VariantName"], variant.get("InitialVariantWeight", 1.0)
+    name = variant["VariantName"]
+    weight = running.weights[name]
     count, container = running.counts[name], running.containers[name]
     summary: Json = {
         "VariantName": name,
@@ -280,6 +271,7 @@ def _update_weights(p: Json) -> Json:
         if name not in found.fleet.counts:
             raise _invalid(f"variant {name} does not exist")
         found.fleet.counts[name] = wanted.get("DesiredInstanceCount", found.fleet.counts[name])
+        found.fleet.weights[name] = wanted.get("DesiredWeight", found.fleet.weights[name])
     return {"EndpointArn": found.arn}
 
 
@@ -324,13 +316,10 @@ def _list_tags(p: Json) -> Json:
     for found in endpoints.values():
         if found.arn == arn:
             return {"Tags": found.tags}
+    for job in transforms.jobs.values():
+        if job.arn == arn:
+            return {"Tags": job.request.get("Tags", [])}
     raise _invalid(f"{p['ResourceArn']} does not exist in account {get_account_id()}")
-
-
-def _in_background(name: str, work: Callable[[], None]) -> None:
-    # The stores tell accounts apart by the request's context variables.
-    context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(work,), name=name, daemon=True).start()
 
 
 SERVICE_API = JsonService(
@@ -351,5 +340,9 @@ SERVICE_API = JsonService(
         "DeleteEndpoint": _delete_endpoint,
         "ListEndpoints": _list_endpoints,
         "ListTags": _list_tags,
+        "CreateTransformJob": lambda p: transforms.create(p, _model(p["ModelName"])),
+        "DescribeTransformJob": lambda p: transforms.find(p["TransformJobName"]).shown,
+        "StopTransformJob": transforms.stop,
+        "ListTransformJobs": transforms.listing,
     },
 )
