@@ -7,6 +7,7 @@ import sys
 import aws_cdk as cdk
 
 from stacks.assembly import assemble
+from stacks.deployment_target import deployment_target
 from stacks.environment import choose_environment
 from stacks.reading import SettingsError
 
@@ -15,13 +16,9 @@ try:
     environment = choose_environment(
         app.node.try_get_context("environment"), app.node.try_get_context("environments")
     )
+    target = deployment_target(environment, os.environ)
 except SettingsError as error:
     sys.exit(f"ballot: {error}")
 
-# The CDK CLI tells whose credentials it has; without any, the stacks fit every account.
-target = cdk.Environment(
-    account=environment.account or os.environ.get("CDK_DEFAULT_ACCOUNT"),
-    region=environment.region or os.environ.get("CDK_DEFAULT_REGION"),
-)
 assemble(app, environment, env=target)
 app.synth()

@@ -4,6 +4,7 @@
 #   install.sh tools          the compilers that building the bindings takes (Amazon Linux only)
 #   install.sh requirements   a Python environment with the adapter's pinned packages
 #   install.sh bindings       llama.cpp's bindings into it, over libraries that are there already
+#   install.sh sbom           a list of all that is in the image, to sbom.cdx.json where it is run
 #   install.sh selftest       load and score a tiny model; run from the folder that holds adapter/
 #
 # Environment:
@@ -11,6 +12,7 @@
 #   PREFIX          the environment (/opt/ballot/venv)
 #   BINDINGS        a pip requirement: the llama-cpp-python that fits the libraries
 #   LLAMA_LIB_DIR   llama.cpp's libraries (/opt/llama.cpp/bin)
+#   BASE_IMAGE      the base image, by its digest, for the list
 #   BACKENDS        the ggml backends that must be among them (cpu)
 set -euo pipefail
 
@@ -40,7 +42,8 @@ requirements() {
     "$PYTHON" -m venv "$PREFIX"
     # The bindings are not those of the tests but those of the base image's libraries.
     grep -v '^llama-cpp-python==' "$HERE/requirements.txt" >"$WORK/requirements.txt"
-    pip_install --only-binary :all: --requirement "$WORK/requirements.txt"
+    pip_install --only-binary :all: --requirement "$WORK/requirements.txt" \
+        --report "$PREFIX/requirements.json"
 }
 
 bindings() {
@@ -51,9 +54,20 @@ bindings() {
     export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=submodule.vendor/llama.cpp.update \
         GIT_CONFIG_VALUE_0=none
     PYTHONPATH="$WORK/backend" CMAKE_ARGS="-DLLAMA_BUILD=OFF -DLLAVA_BUILD=OFF" \
-        pip_install --no-deps --no-build-isolation --no-cache-dir "$BINDINGS"
+        pip_install --no-deps --no-build-isolation --no-cache-dir "$BINDINGS" \
+        --report "$WORK/bindings.json"
     "$PREFIX/bin/python" -m pip check --disable-pip-version-check
     "$PREFIX/bin/python" -m pip uninstall --yes --quiet pip setuptools
+    "$PREFIX/bin/python" "$HERE/sbom.py" note "$PREFIX/requirements.json" \
+        "$WORK/bindings.json" >"$PREFIX/artifacts.json"
+    rm "$PREFIX/requirements.json"
+}
+
+sbom() {
+    [ -n "${BASE_IMAGE:-}" ] || fail "BASE_IMAGE is not set; it must be an image with its digest"
+    PREFIX="$PREFIX" LLAMA_LIB_DIR="$LLAMA_LIB_DIR" APP="$PWD" BASE_IMAGE="$BASE_IMAGE" \
+        "$PREFIX/bin/python" "$HERE/sbom.py" write >"$WORK/sbom.json"
+    cp "$WORK/sbom.json" sbom.cdx.json
 }
 
 selftest() {
@@ -67,6 +81,6 @@ selftest() {
 }
 
 case "${1:-}" in
-tools | requirements | bindings | selftest) "$1" ;;
-*) fail "unknown step '${1:-}'; the steps are: tools, requirements, bindings, selftest" ;;
+tools | requirements | bindings | sbom | selftest) "$1" ;;
+*) fail "unknown step '${1:-}'; the steps are: tools, requirements, bindings, sbom, selftest" ;;
 esac

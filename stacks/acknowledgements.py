@@ -28,6 +28,26 @@ def logical_id(construct: IConstruct) -> str:
     return str(stack.resolve(stack.get_logical_id(resource)))
 
 
+def alarms_finding(construct: IConstruct) -> str:
+    """Return how cdk-nag names a policy on all alarms of the account and Region."""
+    return _arn_finding(construct, "cloudwatch", "alarm:*")
+
+
+def log_finding(construct: IConstruct, name: str) -> str:
+    """Return how cdk-nag names a policy on the streams of a log group that SageMaker makes."""
+    return _arn_finding(construct, "logs", f"log-group:{name}:*")
+
+
+def _arn_finding(construct: IConstruct, service: str, resource: str) -> str:
+    stack = cdk.Stack.of(construct)
+    owner = {"Partition": stack.partition, "Region": stack.region, "AccountId": stack.account}
+    partition, region, account = (
+        f"<AWS::{name}>" if cdk.Token.is_unresolved(value) else value
+        for name, value in owner.items()
+    )
+    return f"Resource::arn:{partition}:{service}:{region}:{account}:{resource}"
+
+
 def objects_finding(bucket: s3.IBucket, keys: str) -> str:
     """Return how cdk-nag names a policy on some of a bucket's objects."""
     if bucket.node.default_child:

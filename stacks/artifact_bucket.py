@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from stacks.acknowledgements import acknowledge
+from stacks.batch import BATCH, KEPT_DAYS
 from stacks.log_groups import make_log_group
 from stacks.permissions import may_write_logs
 
@@ -21,13 +23,21 @@ class ArtifactBucket(Construct):
     """An encrypted bucket that speaks TLS only, and that goes with its content."""
 
     def __init__(
-        self, scope: Construct, id: str, *, log_name: str, log_retention_days: int
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        log_name: str,
+        log_retention_days: int,
+        key: kms.IKey | None,
     ) -> None:
         super().__init__(scope, id)
         self.s3_bucket = s3.Bucket(
             self,
             "Bucket",
-            encryption=s3.BucketEncryption.S3_MANAGED,
+            encryption=s3.BucketEncryption.KMS if key else s3.BucketEncryption.S3_MANAGED,
+            encryption_key=key,
+            bucket_key_enabled=True if key else None,
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
             enforce_ssl=True,
             versioned=True,
@@ -38,7 +48,10 @@ class ArtifactBucket(Construct):
                     id="OldBuilds",
                     noncurrent_version_expiration=cdk.Duration.days(_KEPT_DAYS),
                     abort_incomplete_multipart_upload_after=cdk.Duration.days(1),
-                )
+                ),
+                s3.LifecycleRule(
+                    id="BulkWork", prefix=BATCH, expiration=cdk.Duration.days(KEPT_DAYS)
+                ),
             ],
         )
         acknowledge(
@@ -48,7 +61,7 @@ class ArtifactBucket(Construct):
             "where access must be logged, an existing bucket can be named instead.",
         )
         log_group = make_log_group(
-            self, "Log", name=f"/ballot/{log_name}", retention_days=log_retention_days
+            self, "Log", name=f"/ballot/{log_name}", retention_days=log_retention_days, key=key
         )
         _tidy_auto_delete(self.s3_bucket, log_group)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import aws_cdk as cdk
 import jsii
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
@@ -11,10 +12,13 @@ from stacks.acknowledgements import acknowledge_wildcards, objects_finding
 from stacks.artifact_bucket import ArtifactBucket
 from stacks.build_project import BuildSettings
 from stacks.checked_build import BuildWaiter
-from stacks.environment import Endpoint, Environment, NewVpc
+from stacks.checked_rollout import RolloutCheck
+from stacks.environment import NEW_KEY, Endpoint, Environment, NewVpc
+from stacks.environment_key import EnvironmentKey
 from stacks.image_builds import LINES, ImageBuilds, line_of
 from stacks.lasting_parts import LastingParts
 from stacks.model_builds import ModelBuilds
+from stacks.monitoring import EnvironmentMonitoring
 from stacks.network import Network
 from stacks.permissions import (
     MANIFEST,
@@ -23,6 +27,7 @@ from stacks.permissions import (
     may_find_images,
     may_find_models,
     may_read_logs,
+    may_read_with,
 )
 from stacks.tags import tag_stack
 
@@ -43,19 +48,23 @@ class ArtifactsStack(cdk.Stack):
             scope,
             id,
             env=env,
+            termination_protection=environment.termination_protection,
             description=f"Ballot: artifacts and builds of environment {environment.name}",
         )
         self.settings = environment
+        self.key = self._key()
         self.s3_bucket = self._bucket()
         self.images = {line: self._image_builds(line) for line in LINES}
         self.models = self._model_builds()
         self.build_waiter = self._build_waiter()
+        self.rollout_check = self._rollout_check()
         self.lasting_parts = {
             endpoint.name: self._lasting_parts(endpoint) for endpoint in environment.endpoints
         }
         self.network = (
             self._network(environment.vpc) if isinstance(environment.vpc, NewVpc) else None
         )
+        self.monitoring = self._monitoring()
         self._export()
         tag_stack(self, environment.name, environment.tags)
 
@@ -64,6 +73,12 @@ class ArtifactsStack(cdk.Stack):
     def availability_zones(self) -> list[str]:
         """The Region's zones as CloudFormation finds them: synthesizing looks nothing up."""
         return [cdk.Fn.select(index, cdk.Fn.get_azs()) for index in range(6)]
+
+    def _key(self) -> kms.IKey | None:
+        chosen = self.settings.kms_key
+        if chosen == NEW_KEY:
+            return EnvironmentKey(self, "Key", environment=self.settings.name).kms_key
+        return kms.Key.from_key_arn(self, "Key", chosen) if chosen else None
 
     def _bucket(self) -> s3.IBucket:
         existing = self.settings.artifacts.bucket_name
@@ -74,6 +89,7 @@ class ArtifactsStack(cdk.Stack):
             "Bucket",
             log_name=self._name("auto-delete"),
             log_retention_days=self.settings.log_retention_days,
+            key=self.key,
         )
         return made.s3_bucket
 
@@ -85,6 +101,7 @@ class ArtifactsStack(cdk.Stack):
             line=line,
             images=[image for image in self.settings.images if line_of(image) == line],
             settings=self._build_settings(self.settings.artifacts.image_build_role_arn),
+            bucket=self.s3_bucket,
         )
 
     def _model_builds(self) -> ModelBuilds:
@@ -102,6 +119,7 @@ class ArtifactsStack(cdk.Stack):
             timeout_minutes=self.settings.build_timeout_minutes,
             log_retention_days=self.settings.log_retention_days,
             role_arn=role_arn,
+            key=self.key,
         )
 
     def _build_waiter(self) -> BuildWaiter:
@@ -115,9 +133,11 @@ class ArtifactsStack(cdk.Stack):
                 may_read_logs([project.log_group for project in projects]),
                 may_find_images([item.ecr_repository for item in self.images.values()]),
                 *may_find_models(self.s3_bucket),
+                *may_read_with(self.key),
             ],
             build_timeout_minutes=self.settings.build_timeout_minutes,
             log_retention_days=self.settings.log_retention_days,
+            key=self.key,
         )
         acknowledge_wildcards(
             waiter,
@@ -125,6 +145,16 @@ class ArtifactsStack(cdk.Stack):
             objects_finding(self.s3_bucket, f"{MODELS}*/{MANIFEST}"),
         )
         return waiter
+
+    def _rollout_check(self) -> RolloutCheck:
+        return RolloutCheck(
+            self,
+            "RolloutCheck",
+            name=self._name("rollout-check"),
+            endpoint_names=[self._name(endpoint.name) for endpoint in self.settings.endpoints],
+            log_retention_days=self.settings.log_retention_days,
+            key=self.key,
+        )
 
     def _network(self, vpc: NewVpc) -> Network:
         network = Network(
@@ -134,6 +164,7 @@ class ArtifactsStack(cdk.Stack):
             availability_zones=vpc.availability_zones,
             log_name=self._name("flows"),
             log_retention_days=self.settings.log_retention_days,
+            key=self.key,
         )
         # What comes later goes earlier: the group waits for the last network interface to go,
         # and so the roles, which SageMaker removes interfaces with, are still there.
@@ -151,16 +182,29 @@ class ArtifactsStack(cdk.Stack):
             bucket=self.s3_bucket,
             in_vpc=bool(self.settings.vpc or endpoint.vpc),
             log_retention_days=self.settings.log_retention_days,
+            key=self.key,
+        )
+
+    def _monitoring(self) -> EnvironmentMonitoring:
+        return EnvironmentMonitoring(
+            self,
+            "Monitoring",
+            settings=self.settings,
+            log_groups={name: parts.log_group for name, parts in self.lasting_parts.items()},
+            key=self.key,
         )
 
     def _export(self) -> None:
         """Export all that an endpoint's stack may import, whether or not one does by now."""
         exported = [
             self.build_waiter.service_token,
+            self.rollout_check.service_token,
             *self.models.exported,
             *(value for images in self.images.values() for value in images.exported),
             *(parts.role_arn for parts in self.lasting_parts.values()),
+            self.monitoring.topic_arn,
             *(self.network.exported if self.network else []),
+            *([self.key.key_arn] if self.key else []),
         ]
         for value in exported:
             # What exists already goes by its own name.

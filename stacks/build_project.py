@@ -9,6 +9,7 @@ from pathlib import Path
 import aws_cdk as cdk
 from aws_cdk import aws_codebuild as codebuild
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3_assets as s3_assets
 from constructs import Construct
 
@@ -24,11 +25,15 @@ QUEUED_MINUTES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings:
-    """What all projects of an environment share; an existing role takes the place of a new one."""
+    """What all projects of an environment share; an existing role takes the place of a new one.
+
+    `key` is the environment's own, if it has one.
+    """
 
     timeout_minutes: int
     log_retention_days: int
     role_arn: str | None
+    key: kms.IKey | None
 
 
 def make_source(scope: Construct, id: str, folder: str, *excluded: str) -> s3_assets.Asset:
@@ -64,6 +69,7 @@ class BuildProject(Construct):
             "Log",
             name=f"/aws/codebuild/{name}",
             retention_days=settings.log_retention_days,
+            key=settings.key,
         )
         compute = codebuild.ComputeType.LARGE if runs_docker else codebuild.ComputeType.MEDIUM
         self.codebuild_project = codebuild.Project(
@@ -85,12 +91,14 @@ class BuildProject(Construct):
             timeout=cdk.Duration.minutes(settings.timeout_minutes),
             queued_timeout=cdk.Duration.minutes(QUEUED_MINUTES),
             grant_report_group_permissions=False,
+            encryption_key=settings.key,
         )
-        acknowledge(
-            self.codebuild_project,
-            "AwsSolutions-CB4",
-            "The builds have no output artifacts that a key of one's own could encrypt.",
-        )
+        if settings.key is None:
+            acknowledge(
+                self.codebuild_project,
+                "AwsSolutions-CB4",
+                "The builds have no output artifacts that a key of one's own could encrypt.",
+            )
 
     def _role(self, role_arn: str | None, statements: Sequence[iam.PolicyStatement]) -> iam.IRole:
         if role_arn:

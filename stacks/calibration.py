@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stacks.calibration_content import faults, parse
 from stacks.reading import Format, Section, shown
 
 LAYOUTS = ("evidence_first", "criterion_first")
@@ -45,14 +45,14 @@ def read_calibration(section: Section, key: str, served: Served, *, folder: Path
     """Return the text of the calibration that a setting names by its path from `folder`.
 
     The container is given the text itself: it reaches no network, and what the model's artifact
-    holds stays what its checksum says. The adapter checks it once more, and in full.
+    holds stays what its checksum says. The adapter, which knows the model, checks it once more.
     """
     path = section.text(key, PATH)
     if not path:
         return None
     try:
         text = (folder / path).read_text("utf-8").strip()
-        content = json.loads(text)
+        content = parse(text)
     except (OSError, ValueError, RecursionError) as error:
         section.refuse(key, f"cannot be read as JSON: {_reason(error)}")
         return None
@@ -66,17 +66,24 @@ def _reason(error: Exception) -> str:
 
 
 def _problems(text: str, content: Any, served: Served) -> list[str]:
-    if not isinstance(content, Mapping) or content.get("version") != VERSION:
+    if not isinstance(content, Mapping) or not _is(content.get("version"), VERSION):
         return [f"is no calibration of version {VERSION}, which `ballot calibrate` writes"]
     problems = [
         f"is bound to something else: its {name} is {shown(content.get(name))}, the endpoint's is "
         f"{shown(value)}"
         for name, value in served.bound().items()
-        if content.get(name) != value
+        if not _is(content.get(name), value)
     ]
+    if fault := next(faults(content), None):
+        problems.append(f"is no calibration: {fault}")
     if len(text) > MOST_CHARACTERS:
         problems.append(
             f"has {len(text)} characters; a container's variable holds {MOST_CHARACTERS}: write it "
             "without white space, and with fewer bands of option counts"
         )
     return problems
+
+
+def _is(found: object, value: object) -> bool:
+    # true and 1.0 equal 1; the adapter takes only the very type.
+    return type(found) is type(value) and found == value

@@ -78,6 +78,17 @@ class Model:
         """The S3 objects that it comes from: all shards of the model that its URI names one of."""
         return _all_shards(str(self.source["uri"])) if self.source["kind"] == "s3" else ()
 
+    @property
+    def origin(self) -> str:
+        """Where it comes from, in one line: repository@revision, a URI, or project==version."""
+        match self.source["kind"]:
+            case "hub":
+                return f"{self.source['repository']}@{self.source['revision']}"
+            case "s3":
+                return self.s3_uris[0]
+            case _:
+                return f"{self.source['project']}=={self.source['version']}"
+
     def _path(self) -> str:
         match self.source["kind"]:
             case "hub":

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import custom_resources
 from constructs import Construct
@@ -16,7 +17,7 @@ from constructs import Construct
 from stacks.acknowledgements import acknowledge, acknowledge_wildcards, logical_id
 from stacks.build_project import EXCLUDED, QUEUED_MINUTES, ROOT
 from stacks.log_groups import make_log_group
-from stacks.permissions import may_write_logs
+from stacks.permissions import may_read_with, may_write_logs
 
 RESOURCE_TYPE = "Custom::BallotCheckedBuild"
 
@@ -62,10 +63,11 @@ class BuildWaiter(Construct):
         statements: Sequence[iam.PolicyStatement],
         build_timeout_minutes: int,
         log_retention_days: int,
+        key: kms.IKey | None,
     ) -> None:
         super().__init__(scope, id)
         self.log_group = make_log_group(
-            self, "Log", name=f"/ballot/{name}", retention_days=log_retention_days
+            self, "Log", name=f"/ballot/{name}", retention_days=log_retention_days, key=key
         )
         role = self._role("Role", statements)
         # CodeBuild gives a build up first, then the waiting, and only then CloudFormation.
@@ -80,8 +82,9 @@ class BuildWaiter(Construct):
             is_complete_handler=self.lambda_is_complete,
             query_interval=cdk.Duration.seconds(_POLL_SECONDS),
             total_timeout=cdk.Duration.minutes(patience),
-            framework_on_event_role=self._role("EventRole"),
-            framework_complete_and_timeout_role=self._role("CompleteRole"),
+            framework_on_event_role=self._role("EventRole", may_read_with(key)),
+            framework_complete_and_timeout_role=self._role("CompleteRole", may_read_with(key)),
+            provider_function_env_encryption=key,
             log_group=self.log_group,
         )
         self.service_token = self.provider.service_token
@@ -122,7 +125,7 @@ class BuildWaiter(Construct):
                 "and the stack's events tell each outcome.",
             )
 
-    def _role(self, id: str, statements: Sequence[iam.PolicyStatement] = ()) -> iam.Role:
+    def _role(self, id: str, statements: Sequence[iam.PolicyStatement]) -> iam.Role:
         policy = iam.PolicyDocument(statements=[may_write_logs(self.log_group), *statements])
         return iam.Role(
             self,

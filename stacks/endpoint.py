@@ -6,16 +6,27 @@ import json
 import shlex
 
 import aws_cdk as cdk
+from aws_cdk import aws_sagemaker as sagemaker
 from constructs import Construct
 
+from stacks.alarms import EndpointMonitoring
 from stacks.artifacts import ArtifactsStack
+from stacks.batch import BATCH_MODEL_TAG
 from stacks.checked_build import BuildPlan, CheckedBuild
+from stacks.checked_rollout import CheckedRollout
 from stacks.container_environment import container_environment
 from stacks.environment import Endpoint, ExistingVpc, Kind
 from stacks.image_builds import line_of
-from stacks.sagemaker_endpoint import VARIANT, ModelData, Place, SageMakerEndpoint
+from stacks.provenance import provenance_tags
+from stacks.sagemaker_endpoint import (
+    VARIANT,
+    ModelData,
+    Place,
+    SageMakerEndpoint,
+    make_model,
+)
 from stacks.scaling import TargetTracking
-from stacks.tags import tag_stack
+from stacks.tags import ENDPOINT_TAG, tag_stack
 
 EXAMPLES: dict[Kind, object] = {
     "decision": {
@@ -50,6 +61,7 @@ class EndpointStack(cdk.Stack):
             scope,
             id,
             env=env,
+            termination_protection=environment.termination_protection,
             description=f"Ballot: {endpoint.kind} endpoint {endpoint.name} of {environment.name}",
         )
         self._settings = endpoint
@@ -59,10 +71,20 @@ class EndpointStack(cdk.Stack):
         images = artifacts.images[line_of(endpoint.image)]
         self.image = self._checked_build("Image", images.plan(endpoint.image))
         self.model = self._checked_model()
+        self.batch_model = self._batch_model()
+        self.monitoring = self._monitoring()
         self.endpoint = self._endpoint()
+        self.monitoring.start_with(self.endpoint.sagemaker_endpoint)
+        self._check_rollout()
         self._scale()
         self._write_outputs()
-        tag_stack(self, environment.name, environment.tags, endpoint.tags)
+        tag_stack(
+            self,
+            environment.name,
+            {ENDPOINT_TAG: endpoint.name},
+            environment.tags,
+            endpoint.tags,
+        )
 
     def _checked_build(self, id: str, plan: BuildPlan) -> CheckedBuild:
         waiter = self._artifacts.build_waiter
@@ -81,6 +103,15 @@ class EndpointStack(cdk.Stack):
         plan = self._artifacts.models.plan(settings.model, settings.compression)
         return self._checked_build("Model", plan)
 
+    def _monitoring(self) -> EndpointMonitoring:
+        return EndpointMonitoring(
+            self,
+            "Monitoring",
+            environment=self._artifacts.settings.name,
+            settings=self._settings,
+            topic_arn=self._artifacts.monitoring.topic_arn,
+        )
+
     def _endpoint(self) -> SageMakerEndpoint:
         return SageMakerEndpoint(
             self,
@@ -92,7 +123,38 @@ class EndpointStack(cdk.Stack):
             environment=container_environment(self._settings),
             role_arn=self._artifacts.lasting_parts[self._settings.name].role_arn,
             place=self._place(),
+            rollback_alarms=self.monitoring.rollback_alarms,
+            key=self._artifacts.key,
+            tags=provenance_tags(
+                image=self.image,
+                model=self._settings.model,
+                checked_model=self.model,
+                hub=self._settings.hub,
+            )
+            | self._batch_tags(),
         )
+
+    def _batch_model(self) -> sagemaker.CfnModel | None:
+        """Make the model of bulk work, unless the endpoint's own is an archive already."""
+        settings = self._settings
+        if not settings.batch or settings.model is None or settings.compression == "gzip":
+            return None
+        archive = self._checked_build(
+            "Archive", self._artifacts.models.plan(settings.model, "gzip")
+        )
+        return make_model(
+            self,
+            "BatchModel",
+            settings=settings,
+            image_uri=self.image.attribute("ImageUri"),
+            model_data=ModelData(uri=archive.attribute("ModelDataUri"), compression="gzip"),
+            environment=container_environment(settings),
+            role_arn=self._artifacts.lasting_parts[settings.name].role_arn,
+            place=self._place(),
+        )
+
+    def _batch_tags(self) -> dict[str, str]:
+        return {BATCH_MODEL_TAG: self.batch_model.attr_model_name} if self.batch_model else {}
 
     def _model_data(self) -> ModelData | None:
         if self.model is None:
@@ -121,11 +183,16 @@ class EndpointStack(cdk.Stack):
             endpoint=self.endpoint.sagemaker_endpoint,
             endpoint_name=self._endpoint_name,
             variant_name=VARIANT,
-            minimum=scaling.minimum,
-            maximum=scaling.maximum,
-            invocations_per_instance=scaling.invocations_per_instance,
-            scale_in_cooldown_seconds=scaling.scale_in_cooldown_seconds,
-            scale_out_cooldown_seconds=scaling.scale_out_cooldown_seconds,
+            settings=scaling,
+        )
+
+    def _check_rollout(self) -> None:
+        CheckedRollout(
+            self,
+            "Rollout",
+            service_token=self._artifacts.rollout_check.service_token,
+            endpoint_name=self.endpoint.sagemaker_endpoint.attr_endpoint_name,
+            config_name=self.endpoint.sagemaker_config.attr_endpoint_config_name,
         )
 
     def _write_outputs(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
+from stacks.batch import read_batch
 from stacks.calibration import LAYOUTS, ORDERS, Served, read_calibration
 from stacks.catalog import (
     GGUF_FILE,
@@ -17,15 +18,24 @@ from stacks.catalog import (
     Model,
     read_catalog,
 )
-from stacks.instance_types import Hardware, hardware_of, refusal
+from stacks.instance_types import Hardware, hardware_of, has_local_disks, refusal
+from stacks.monitoring_settings import Alarms, Monitoring, read_alarms, read_monitoring
 from stacks.reading import Format, Problems, Section, SettingsError, nearest
+from stacks.rollout_settings import Deployment, Routing, read_deployment, read_routing
+from stacks.scaling_settings import MOST_INSTANCES, Scaling, read_scaling
 
 Kind = Literal["decision", "chat"]
 Compression = Literal["none", "gzip"]
 
 KINDS = ("decision", "chat")
 COMPRESSIONS = ("none", "gzip")
+NEW_KEY = "new"
+# Stacks of the environment of this name are protected unless it says otherwise.
+PROTECTED = "prod"
 MOST_POOLS = 5
+MOST_TAGS = 40
+# The adapter's own: what it does where no `max_queue` is set.
+DEFAULT_MAX_QUEUE = 32
 ALL_LAYERS = -1
 # Where cdk.json lies: what it says of files is meant from there.
 PROJECT_FOLDER = Path(__file__).resolve().parent.parent
@@ -52,6 +62,11 @@ BUCKET = Format(
 ROLE_ARN = Format(
     pattern=r"arn:aws:iam::\d{12}:role/[\w+=,.@/-]{1,512}",
     words="the ARN of an existing role, arn:aws:iam::<account>:role/<name>",
+)
+KMS_KEY_ARN = Format(
+    pattern=r"arn:aws:kms:[a-z0-9-]+:\d{12}:key/"
+    r"([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32})",
+    words="new, or the ARN of an existing key, arn:aws:kms:<region>:<account>:key/<id>",
 )
 CIDR = Format(
     pattern=r"(10\.\d{1,3}|172\.(1[6-9]|2\d|3[01])|192\.168)\.\d{1,3}\.0/(1[6-9]|2[0-4])",
@@ -90,17 +105,6 @@ class HubFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaling:
-    """How an endpoint follows its load, from `minimum` to `maximum` instances."""
-
-    minimum: int
-    maximum: int
-    invocations_per_instance: int
-    scale_in_cooldown_seconds: int
-    scale_out_cooldown_seconds: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Endpoint:
     """One SageMaker endpoint.
 
@@ -119,6 +123,8 @@ class Endpoint:
     provision_timeout_seconds: int
     instance_count: int
     scaling: Scaling | None
+    routing: Routing
+    deployment: Deployment | None
     threads: int | None
     gpu_layers: int
     context_tokens: int
@@ -126,12 +132,20 @@ class Endpoint:
     layout: str | None
     orders: int | None
     calibration: str | None
+    batch: bool
     health_timeout_seconds: int
     download_timeout_seconds: int
     network_isolation: bool
     vpc: Vpc | None
     role_arn: str | None
+    alarms: Alarms | None
+    price_per_instance_hour_usd: float | None
     tags: Mapping[str, str]
+
+    @property
+    def takes_volume_key(self) -> bool:
+        """Whether a KMS key can encrypt its volumes; disks inside an instance take none."""
+        return not any(has_local_disks(item) for item in self.instance_types)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,14 +159,20 @@ class Artifacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """One environment; `account` and `region` are those of the deployment's credentials if None."""
+    """One environment; `account` and `region` are those of the deployment's credentials if None.
+
+    `kms_key` is `NEW_KEY`, the ARN of a key, or None for the keys that AWS has.
+    """
 
     name: str
     account: str | None
     region: str | None
+    kms_key: str | None
+    termination_protection: bool
     artifacts: Artifacts
     build_timeout_minutes: int
     log_retention_days: int
+    monitoring: Monitoring
     vpc: Vpc | None
     tags: Mapping[str, str]
     endpoints: tuple[Endpoint, ...]
@@ -199,13 +219,18 @@ def read_environment(name: str, settings: object) -> Environment:
     section = Section(settings, path=name, problems=problems)
     catalog = read_catalog(section, problems)
     vpc = _read_vpc(section)
+    account = section.text("account", ACCOUNT) or None
+    region = section.text("region", REGION) or None
     environment = Environment(
         name=name,
-        account=section.text("account", ACCOUNT) or None,
-        region=section.text("region", REGION) or None,
+        account=account,
+        region=region,
+        kms_key=_read_kms_key(section, account=account, region=region),
+        termination_protection=section.flag("termination_protection", default=name == PROTECTED),
         artifacts=_read_artifacts(section),
         build_timeout_minutes=section.integer("build_timeout_minutes", 5, 50, default=40),
         log_retention_days=section.number("log_retention_days", RETENTION_DAYS, default=30),
+        monitoring=read_monitoring(section),
         vpc=vpc,
         tags=section.tags("tags"),
         endpoints=tuple(
@@ -216,8 +241,34 @@ def read_environment(name: str, settings: object) -> Environment:
         ),
     )
     section.finish()
+    _check_tags(environment, problems)
     problems.raise_any(f"environment {name}")
     return environment
+
+
+def _read_kms_key(section: Section, *, account: str | None, region: str | None) -> str | None:
+    if section.is_text("kms_key", NEW_KEY):
+        return NEW_KEY
+    arn = section.text("kms_key", KMS_KEY_ARN)
+    if not arn:
+        return None
+    _, _, _, key_region, key_account, _ = arn.split(":")
+    # Neither buckets nor repositories nor logs take a key of another Region.
+    for what, wanted, found in (("Region", region, key_region), ("account", account, key_account)):
+        if wanted and found != wanted:
+            section.refuse("kms_key", f"must be a key of the environment's {what}, {wanted}")
+    return arn
+
+
+def _check_tags(environment: Environment, problems: Problems) -> None:
+    """Leave room among the 50 tags that a resource may have for those of the stacks."""
+    for endpoint in environment.endpoints:
+        count = len({**environment.tags, **endpoint.tags})
+        if count > MOST_TAGS:
+            problems.add(
+                f"{environment.name}.endpoints.{endpoint.name}.tags",
+                f"come to {count} with those of the environment; at most {MOST_TAGS}",
+            )
 
 
 def _read_artifacts(parent: Section) -> Artifacts:
@@ -274,7 +325,9 @@ class _EndpointReader:
         types, pooled = self._instance_types()
         hardware = self._hardware(types)
         slow = hardware == "gpu"
-        scaling = self._scaling()
+        max_queue = self._max_queue()
+        scaling = read_scaling(section, most_concurrent=self._most_concurrent(max_queue))
+        instance_count = self._instance_count(scaling)
         isolated = self._network_isolation()
         model = self._model()
         layout, orders = self._layout(), self._orders()
@@ -291,15 +344,18 @@ class _EndpointReader:
             instance_types=types,
             pooled=pooled,
             provision_timeout_seconds=self._provision_timeout(pooled=pooled),
-            instance_count=self._instance_count(scaling),
+            instance_count=instance_count,
             scaling=scaling,
+            routing=read_routing(section, pooled=pooled),
+            deployment=read_deployment(section, instances=instance_count),
             threads=section.optional_integer("threads", 1, 1024),
             gpu_layers=self._gpu_layers(hardware),
             context_tokens=section.integer("context_tokens", 256, 1_048_576, default=4096),
-            max_queue=self._max_queue(),
+            max_queue=max_queue,
             layout=layout,
             orders=orders,
             calibration=self._calibration(model, layout, orders),
+            batch=read_batch(section, is_decision=self._kind != "chat", hardware=hardware),
             health_timeout_seconds=section.integer(
                 "health_timeout_seconds", 60, 3600, default=900 if slow else 600
             ),
@@ -309,6 +365,10 @@ class _EndpointReader:
             network_isolation=isolated,
             vpc=self._vpc(),
             role_arn=section.text("role_arn", ROLE_ARN) or None,
+            alarms=read_alarms(section, kind=self._kind or "decision", hardware=hardware or "cpu"),
+            price_per_instance_hour_usd=section.optional_decimal(
+                "price_per_instance_hour_usd", 0.0001, 10_000
+            ),
             tags=section.tags("tags"),
         )
         section.finish()
@@ -398,6 +458,12 @@ class _EndpointReader:
         self._for_decisions("max_queue")
         return self._section.optional_integer("max_queue", 0, 100_000)
 
+    def _most_concurrent(self, max_queue: int | None) -> int | None:
+        """Return how many requests an instance holds before it refuses more, if that is known."""
+        if self._kind == "chat":
+            return None
+        return 1 + (DEFAULT_MAX_QUEUE if max_queue is None else max_queue)
+
     def _layout(self) -> str | None:
         self._for_decisions("layout")
         return self._section.choice("layout", LAYOUTS) or None
@@ -425,37 +491,12 @@ class _EndpointReader:
 
     def _instance_count(self, scaling: Scaling | None) -> int:
         section = self._section
-        count = section.integer("instance_count", 1, 100, default=1)
+        count = section.integer("instance_count", 1, MOST_INSTANCES, default=1)
         if scaling is None:
             return count
         if "instance_count" in section:
             section.refuse("instance_count", "cannot go with scaling, which sets the number")
         return scaling.minimum
-
-    def _scaling(self) -> Scaling | None:
-        section = self._section.section("scaling")
-        if section is None:
-            return None
-        scaling = Scaling(
-            minimum=section.integer("min", 1, 100, default=1),
-            maximum=section.integer("max", 1, 100, default=1),
-            invocations_per_instance=section.integer(
-                "invocations_per_instance", 1, 1_000_000, default=60
-            ),
-            scale_in_cooldown_seconds=section.integer(
-                "scale_in_cooldown_seconds", 0, 86_400, default=600
-            ),
-            scale_out_cooldown_seconds=section.integer(
-                "scale_out_cooldown_seconds", 0, 86_400, default=120
-            ),
-        )
-        for key in ("min", "max"):
-            if key not in section:
-                section.problem(key, "is missing; must be a whole number from 1 to 100")
-        if "min" in section and "max" in section and scaling.minimum > scaling.maximum:
-            section.refuse("min", f"must not be more than max, {scaling.maximum}")
-        section.finish()
-        return scaling
 
     def _vpc(self) -> Vpc | None:
         if self._section.is_false("vpc"):

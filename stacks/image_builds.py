@@ -9,13 +9,21 @@ import yaml
 from aws_cdk import aws_codebuild as codebuild
 from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from stacks.acknowledgements import acknowledge_wildcards
+from stacks.acknowledgements import acknowledge_wildcards, objects_finding
 from stacks.build_project import ROOT, BuildProject, BuildSettings, make_source
 from stacks.catalog import BUILT_IMAGES, Image
 from stacks.checked_build import BuildPlan, hash_inputs
-from stacks.permissions import may_pull_bases, may_push, may_read_source
+from stacks.permissions import (
+    SBOMS,
+    may_pull_bases,
+    may_push,
+    may_read_source,
+    may_write_sboms,
+    may_write_with,
+)
 
 LINES = (*BUILT_IMAGES, "chat")
 DOCKERFILES = {"cpu": "Dockerfile", "cuda": "Dockerfile.cuda"}
@@ -41,12 +49,16 @@ class ImageBuilds(Construct):
         line: str,
         images: Collection[Image],
         settings: BuildSettings,
+        bucket: s3.IBucket,
     ) -> None:
         super().__init__(scope, id)
+        self._bucket = bucket
         self.ecr_repository = ecr.Repository(
             self,
             "Repository",
             repository_name=f"{name}-{line}",
+            encryption=ecr.RepositoryEncryption.KMS if settings.key else None,
+            encryption_key=settings.key,
             image_scan_on_push=True,
             image_tag_mutability=ecr.TagMutability.IMMUTABLE,
             removal_policy=cdk.RemovalPolicy.DESTROY,
@@ -65,8 +77,10 @@ class ImageBuilds(Construct):
         )
         acknowledge_wildcards(
             self.project,
-            "Logging in to ECR and to its public gallery names no resource.",
+            "Logging in to ECR and to its public gallery names no resource; the list of what is in "
+            "an image lies under its digest, which changes with every build.",
             "Resource::*",
+            *([objects_finding(bucket, f"{SBOMS}*")] if self._source else []),
         )
 
     @property
@@ -76,6 +90,7 @@ class ImageBuilds(Construct):
             self.project.codebuild_project.project_name,
             self.ecr_repository.repository_name,
             self.ecr_repository.repository_arn,
+            self._bucket.bucket_name,
         ]
 
     def plan(self, image: Image) -> BuildPlan:
@@ -90,7 +105,10 @@ class ImageBuilds(Construct):
             source_location=f"{source.s3_bucket_name}/{source.s3_object_key}" if source else "",
             inputs_hash=inputs_hash,
             inputs={**inputs, "IMAGE_TAG": inputs_hash},
-            settled={"REPOSITORY_URI": self.ecr_repository.repository_uri},
+            settled={
+                "REPOSITORY_URI": self.ecr_repository.repository_uri,
+                **({"ARTIFACT_BUCKET": self._bucket.bucket_name} if source else {}),
+            },
             result={
                 "Kind": "image",
                 "RepositoryName": self.ecr_repository.repository_name,
@@ -122,7 +140,12 @@ class ImageBuilds(Construct):
             settings=settings,
             source=codebuild.Source.s3(bucket=source.bucket, path=source.s3_object_key),
             build_spec=codebuild.BuildSpec.from_source_filename("buildspec.yml"),
-            statements=[*may_read_source(source), *statements],
+            statements=[
+                *may_read_source(source),
+                *statements,
+                may_write_sboms(self._bucket),
+                *may_write_with(settings.key),
+            ],
             runs_docker=True,
         )
 

@@ -20,6 +20,9 @@ GPU_FAMILIES = _families("g4dn g5 g6 g6e g7 g7e", "p4d p4de p5 p5e p5en p6-b200 
 ARM_FAMILIES = _families("c6g c6gd c6gn c7g c8g", "m6g m6gd m8g", "r6g r6gd r7gd r8g", "p6e-gb200")
 OLD_GPU_FAMILIES = _families("p2 p3")
 OTHER_FAMILIES = _families("dl1 inf1 inf2 trn1 trn1n trn2")
+# Those of the above that Ballot runs on and whose models lie on disks inside the instance, which
+# the hardware encrypts with keys of its own.
+LOCAL_DISK_FAMILIES = _families("c5d m5d r5d") | GPU_FAMILIES
 
 _REASONS = {
     ARM_FAMILIES: "is arm64, and the images are built for x86-64",
@@ -37,6 +40,12 @@ def hardware_of(instance_type: str) -> Hardware | None:
     if match["family"] in CPU_FAMILIES:
         return "cpu"
     return "gpu" if match["family"] in GPU_FAMILIES else None
+
+
+def has_local_disks(instance_type: str) -> bool:
+    """Tell whether the instance type keeps its data on disks that no KMS key can encrypt."""
+    match = _SHAPE.fullmatch(instance_type)
+    return match is not None and match["family"] in LOCAL_DISK_FAMILIES
 
 
 def refusal(instance_type: str) -> str:

@@ -15,7 +15,13 @@ from stacks.build_project import BuildProject, BuildSettings, make_source
 from stacks.catalog import Model
 from stacks.checked_build import BuildPlan, compact_json, hash_inputs
 from stacks.environment import Compression
-from stacks.permissions import MANIFEST, MODELS, may_read_source, may_write_models
+from stacks.permissions import (
+    MANIFEST,
+    MODELS,
+    may_read_source,
+    may_write_models,
+    may_write_with,
+)
 
 
 class ModelBuilds(Construct):
@@ -45,6 +51,7 @@ class ModelBuilds(Construct):
             statements=[
                 *may_read_source(self._source),
                 *may_write_models(bucket),
+                *may_write_with(settings.key),
                 *_may_read_origins(models),
             ],
             runs_docker=False,

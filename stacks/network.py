@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_kms as kms
 from constructs import Construct
 
 from stacks.log_groups import make_log_group
@@ -23,6 +24,7 @@ class Network(Construct):
         availability_zones: int,
         log_name: str,
         log_retention_days: int,
+        key: kms.IKey | None,
     ) -> None:
         super().__init__(scope, id)
         self.ec2_vpc = ec2.Vpc(
@@ -41,7 +43,7 @@ class Network(Construct):
             },
         )
         flows = make_log_group(
-            self, "Log", name=f"/ballot/{log_name}", retention_days=log_retention_days
+            self, "Log", name=f"/ballot/{log_name}", retention_days=log_retention_days, key=key
         )
         self.ec2_vpc.add_flow_log(
             "Flows", destination=ec2.FlowLogDestination.to_cloud_watch_logs(flows)

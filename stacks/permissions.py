@@ -9,11 +9,13 @@ import aws_cdk as cdk
 from aws_cdk import aws_codebuild as codebuild
 from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_s3_assets as s3_assets
 
 MODELS = "models/"
+SBOMS = "sboms/"
 MANIFEST = "model-manifest.json"
 
 _PRIVATE_IMAGE = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com/([^@]+)@")
@@ -36,6 +38,17 @@ def may_read_logs(groups: Sequence[logs.ILogGroup]) -> iam.PolicyStatement:
 def may_find_log_streams(group: logs.ILogGroup) -> iam.PolicyStatement:
     """Allow looking up the streams of a log group, as SageMaker does before it writes."""
     return iam.PolicyStatement(actions=["logs:DescribeLogStreams"], resources=[group.log_group_arn])
+
+
+def may_see_alarms(stack: cdk.Stack) -> iam.PolicyStatement:
+    """Allow reading alarms, as SageMaker does while it rolls out; CloudWatch asks for all."""
+    alarms = stack.format_arn(
+        service="cloudwatch",
+        resource="alarm",
+        resource_name="*",
+        arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME,
+    )
+    return iam.PolicyStatement(actions=["cloudwatch:DescribeAlarms"], resources=[alarms])
 
 
 def may_read_source(asset: s3_assets.Asset) -> list[iam.PolicyStatement]:
@@ -132,6 +145,14 @@ def may_push(repository: ecr.IRepository) -> list[iam.PolicyStatement]:
     ]
 
 
+def may_write_sboms(bucket: s3.IBucket) -> iam.PolicyStatement:
+    """Allow uploading what images are made of, and seeing whether it is there already."""
+    return iam.PolicyStatement(
+        actions=["s3:GetObject", "s3:PutObject"],
+        resources=[bucket.arn_for_objects(f"{SBOMS}*")],
+    )
+
+
 def may_pull_bases(images: Iterable[str]) -> list[iam.PolicyStatement]:
     """Allow pulling images from private repositories, such as AWS's own in each Region."""
     matches = [_PRIVATE_IMAGE.match(image) for image in images]
@@ -183,6 +204,45 @@ def may_put_endpoint_metrics() -> iam.PolicyStatement:
         actions=["cloudwatch:PutMetricData"],
         resources=["*"],
         conditions={"StringLike": {"cloudwatch:namespace": ["*SageMaker*", "*sagemaker*"]}},
+    )
+
+
+def may_read_with(key: kms.IKey | None) -> list[iam.PolicyStatement]:
+    """Allow reading what an environment's key encrypts, if it has one."""
+    if key is None:
+        return []
+    return [iam.PolicyStatement(actions=["kms:Decrypt"], resources=[key.key_arn])]
+
+
+def may_write_with(key: kms.IKey | None) -> list[iam.PolicyStatement]:
+    """Allow writing under an environment's key, if it has one, the parts of an upload included."""
+    if key is None:
+        return []
+    return [
+        iam.PolicyStatement(actions=["kms:Decrypt", "kms:GenerateDataKey"], resources=[key.key_arn])
+    ]
+
+
+def may_encrypt_volumes(key: kms.IKey) -> list[iam.PolicyStatement]:
+    """Allow SageMaker to pass a key on to what encrypts an instance's volume, and nothing else."""
+    return [
+        iam.PolicyStatement(actions=["kms:DescribeKey"], resources=[key.key_arn]),
+        iam.PolicyStatement(
+            actions=["kms:CreateGrant"],
+            resources=[key.key_arn],
+            conditions={"Bool": {"kms:GrantIsForAWSResource": "true"}},
+        ),
+    ]
+
+
+def may_describe_endpoints(names: Sequence[str], stack: cdk.Stack) -> iam.PolicyStatement:
+    """Allow looking up some endpoints of the account."""
+    return iam.PolicyStatement(
+        actions=["sagemaker:DescribeEndpoint"],
+        resources=[
+            stack.format_arn(service="sagemaker", resource="endpoint", resource_name=name)
+            for name in names
+        ],
     )
 
 

@@ -90,6 +90,11 @@ class Section:
         self._asked.append(key)
         return self._values.get(key) is False
 
+    def is_text(self, key: str, text: str) -> bool:
+        """Tell whether a key is this very text, and may be something else."""
+        self._asked.append(key)
+        return self._values.get(key) == text
+
     def choice(
         self, key: str, choices: Collection[str], *, default: str = "", required: bool = False
     ) -> str:
@@ -127,6 +132,23 @@ class Section:
             self.refuse(key, f"must be one of {', '.join(map(str, choices))}")
             return default
         return int(value)
+
+    def decimal(self, key: str, lowest: float, highest: float, *, default: float) -> float:
+        """Read a number within a range."""
+        self._asked.append(key)
+        value = self._values.get(key, default)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not lowest <= value <= highest:
+            self.refuse(key, f"must be a number from {lowest:,} to {highest:,}")
+            return default
+        return float(value)
+
+    def optional_decimal(self, key: str, lowest: float, highest: float) -> float | None:
+        """Read a number within a range, or None when it is absent."""
+        if key in self._values:
+            return self.decimal(key, lowest, highest, default=lowest)
+        self.known(key)
+        return None
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Read true or false."""
@@ -170,6 +192,24 @@ class Section:
             return None
         return Section(self._values[key], path=f"{self.path}.{key}", problems=self.problems)
 
+    def objects(self, key: str, *, most: int) -> list[Section]:
+        """Read a list of up to `most` nested objects; none when it is absent."""
+        if not self._has(key, "a list of objects", required=False):
+            return []
+        values = self._values[key]
+        if not isinstance(values, list) or len(values) > most:
+            self.refuse(key, f"must be a list of up to {most} objects")
+            return []
+        sections = [
+            Section(value, path=f"{self.path}.{key}[{index}]", problems=self.problems)
+            for index, value in enumerate(values)
+        ]
+        return [
+            section
+            for section, value in zip(sections, values, strict=True)
+            if isinstance(value, Mapping)
+        ]
+
     def sections(
         self, key: str, names: Format, *, required: bool = False
     ) -> Iterator[tuple[str, Section]]:
@@ -183,10 +223,19 @@ class Section:
             if section := parent.object(name):
                 yield name, section
 
-    def object(self, key: str, *, required: bool = False) -> Section | None:
-        """Read a nested object, or return None when it is absent or no object."""
+    def object(
+        self, key: str, *, required: bool = False, short_for: str | None = None
+    ) -> Section | None:
+        """Read a nested object, or return None when it is absent or no object.
+
+        A text stands for the object that has it under the key `short_for`, and nothing else.
+        """
+        value = self._values.get(key)
+        if short_for is not None and isinstance(value, str):
+            self.known(key)
+            return Section({short_for: value}, path=f"{self.path}.{key}", problems=self.problems)
         section = self.section(key, required=required)
-        return section if isinstance(self._values.get(key), Mapping) else None
+        return section if isinstance(value, Mapping) else None
 
     def names(self, form: Format, *, most: int) -> list[str]:
         """Return the keys of an object whose keys the writer chose; bad ones are left out."""
@@ -227,8 +276,9 @@ class Section:
 
 
 TAG_KEY = Format(
-    pattern=r"(?!aws:)[\w .:/=+@-]{1,128}",
-    words="a tag key: 1 to 128 letters, digits, spaces or .:/=+@_-, not starting with aws:",
+    pattern=r"(?!aws:|ballot:)[\w .:/=+@-]{1,128}",
+    words="a tag key: 1 to 128 letters, digits, spaces or .:/=+@_-, not starting with aws: or "
+    "ballot:",
 )
 TAG_VALUE = Format(
     pattern=r"[\w .:/=+@-]{0,256}",

@@ -37,14 +37,15 @@ FAMILIES = (
     "GPU g4dn, g5, g6, g6e, g7, g7e, p4d, p4de, p5, p5e, p5en, p6-b200, p6-b300"
 )
 ENVIRONMENT_KEYS = (
-    "account, artifacts, build_timeout_minutes, endpoints, images, log_retention_days, models, "
-    "region, tags, vpc"
+    "account, artifacts, build_timeout_minutes, endpoints, images, kms_key, log_retention_days, "
+    "models, monitoring, region, tags, termination_protection, vpc"
 )
 ENDPOINT_KEYS = (
-    "calibration, compression, context_tokens, download_timeout_seconds, gpu_layers, "
-    "health_timeout_seconds, hub, instance_count, instance_pools, instance_type, kind, layout, "
-    "max_queue, model, network_isolation, orders, provision_timeout_seconds, role_arn, scaling, "
-    "tags, threads, vpc"
+    "alarms, batch, calibration, compression, context_tokens, deployment, "
+    "download_timeout_seconds, gpu_layers, health_timeout_seconds, hub, instance_count, "
+    "instance_pools, instance_type, kind, layout, max_queue, model, network_isolation, orders, "
+    "price_per_instance_hour_usd, provision_timeout_seconds, role_arn, routing, scaling, tags, "
+    "threads, vpc"
 )
 MODELS = f"qwen3.5-4b-q4-k-m, {SMALL}"
 AMIS = (
@@ -58,8 +59,24 @@ DIGEST_WORDS = (
 BINDINGS_WORDS = (
     "llama-cpp-python==VERSION or llama-cpp-python @ git+https://...@<40 hexadecimal digits>"
 )
+WHEN = (
+    "a schedule: at(yyyy-mm-ddThh:mm:ss), rate(value unit) or "
+    "cron(minutes hours day-of-month month day-of-week year)"
+)
+DAY = {
+    "name": "day",
+    "schedule": "cron(0 7 ? * MON-FRI *)",
+    "time_zone": "Europe/Berlin",
+    "min": 2,
+}
+KEY = "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 SHA256_WORDS = "a SHA-256: 64 lower-case hexadecimal digits"
 COMMIT_WORDS = "a full commit: 40 lower-case hexadecimal digits, for branches and tags move"
+
+
+def without(values: dict[str, Any]) -> dict[str, Any]:
+    """Return an object less what is taken away."""
+    return {key: value for key, value in values.items() if value is not GONE}
 
 
 def changed(changes: dict[str, Any]) -> dict[str, Any]:
@@ -83,6 +100,19 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
         "dev.acount: is not a setting (did you mean account?); the settings here: "
         f"{ENVIRONMENT_KEYS}",
     ),
+    "bulk work on a chat endpoint": (
+        {"endpoints/chat/batch": True},
+        "dev.endpoints.chat.batch: true is for decision endpoints",
+    ),
+    "bulk work on a GPU": (
+        {"endpoints/gpu/batch": True},
+        "dev.endpoints.gpu.batch: true is for CPU instance types: batch transform has no driver "
+        "for CUDA 13; `ballot batch run` asks the endpoint itself",
+    ),
+    "bulk work that is no flag": (
+        {"endpoints/cpu/batch": "yes"},
+        'dev.endpoints.cpu.batch: "yes" must be true or false',
+    ),
     "unknown key of an endpoint": (
         {"endpoints/cpu/treads": 4},
         "dev.endpoints.cpu.treads: is not a setting (did you mean threads?); the "
@@ -95,8 +125,75 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key of scaling": (
         {"endpoints/cpu/scaling": {"min": 1, "max": 2, "maximum": 3}},
         "dev.endpoints.cpu.scaling.maximum: is not a setting (did you mean max?); the "
-        "settings here: invocations_per_instance, max, min, scale_in_cooldown_seconds, "
-        "scale_out_cooldown_seconds",
+        "settings here: concurrent_requests_per_instance, max, min, scale_in_cooldown_seconds, "
+        "scale_out_cooldown_seconds, scheduled",
+    ),
+    "whom to tell under another name": (
+        {"monitoring": {"emails": ["a@example.com"]}},
+        "dev.monitoring.emails: is not a setting (did you mean alarm_emails?); the settings here: "
+        "alarm_emails, monthly_budget_usd, topic_arn",
+    ),
+    "an address without a host": (
+        {"monitoring": {"alarm_emails": ["ops@example.com", "ops"]}},
+        'dev.monitoring.alarm_emails[1]: "ops" must be an e-mail address',
+    ),
+    "addresses for a topic that has its own": (
+        {
+            "monitoring": {
+                "alarm_emails": ["ops@example.com"],
+                "topic_arn": "arn:aws:sns:eu-west-1:123456789012:pager",
+            }
+        },
+        'dev.monitoring.alarm_emails: ["ops@example.com"] cannot go with topic_arn, which has its '
+        "own subscriptions",
+    ),
+    "a topic by its name": (
+        {"monitoring": {"topic_arn": "pager"}},
+        'dev.monitoring.topic_arn: "pager" must be the ARN of an existing topic, '
+        "arn:aws:sns:<region>:<account>:<name>",
+    ),
+    "a budget of nothing": (
+        {"monitoring": {"monthly_budget_usd": 0}},
+        "dev.monitoring.monthly_budget_usd: 0 must be a number from 1 to 100,000,000",
+    ),
+    "a budget in words": (
+        {"monitoring": {"monthly_budget_usd": "500 USD"}},
+        'dev.monitoring.monthly_budget_usd: "500 USD" must be a number from 1 to 100,000,000',
+    ),
+    "alarms that are true": (
+        {"endpoints/cpu/alarms": True},
+        "dev.endpoints.cpu.alarms: true must be an object",
+    ),
+    "an alarm that there is not": (
+        {"endpoints/cpu/alarms": {"p90_seconds": 3}},
+        "dev.endpoints.cpu.alarms.p90_seconds: is not a setting (did you mean p99_seconds?); the "
+        "settings here: client_error_rate, container_failures, disk_percent, instances, "
+        "memory_percent, p95_seconds, p99_seconds, refused_per_minute, server_error_rate, "
+        "token_mass",
+    ),
+    "a rate in percent": (
+        {"endpoints/cpu/alarms": {"server_error_rate": 5}},
+        "dev.endpoints.cpu.alarms.server_error_rate: 5 must be a number from 0.0001 to 1",
+    ),
+    "an alarm that is true": (
+        {"endpoints/cpu/alarms": {"token_mass": True}},
+        "dev.endpoints.cpu.alarms.token_mass: true must be a number from 0.0001 to 1",
+    ),
+    "a latency beyond SageMaker's own": (
+        {"endpoints/cpu/alarms": {"p99_seconds": 61}},
+        "dev.endpoints.cpu.alarms.p99_seconds: 61 must be a number from 0.001 to 60",
+    ),
+    "latencies the wrong way round": (
+        {"endpoints/cpu/alarms": {"p95_seconds": 9, "p99_seconds": 3.5}},
+        "dev.endpoints.cpu.alarms.p95_seconds: 9 must not be more than p99_seconds, 3.5",
+    ),
+    "a decision's alarm on a chat endpoint": (
+        {"endpoints/chat/alarms": {"token_mass": 0.5}},
+        "dev.endpoints.chat.alarms.token_mass: 0.5 is for decision endpoints",
+    ),
+    "a price that is none": (
+        {"endpoints/cpu/price_per_instance_hour_usd": -1},
+        "dev.endpoints.cpu.price_per_instance_hour_usd: -1 must be a number from 0.0001 to 10,000",
     ),
     "unknown key of the network": (
         {"vpc": {"cidr": "10.0.0.0/16", "nat_gateways": 1}},
@@ -401,6 +498,270 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
         {"endpoints/cpu/scaling": {"min": 0, "max": 2}},
         "dev.endpoints.cpu.scaling.min: 0 must be a whole number from 1 to 100",
     ),
+    "scaling by the old measure": (
+        {"endpoints/cpu/scaling": {"min": 1, "max": 2, "invocations_per_instance": 30}},
+        "dev.endpoints.cpu.scaling.invocations_per_instance: has become "
+        "concurrent_requests_per_instance: the requests at an instance at a time, waiting ones "
+        "included, instead of those of a minute",
+    ),
+    "a target beyond what an instance holds": (
+        {
+            "endpoints/cpu/max_queue": 4,
+            "endpoints/cpu/scaling": {
+                "min": 1,
+                "max": 2,
+                "concurrent_requests_per_instance": 6,
+            },
+        },
+        "dev.endpoints.cpu.scaling.concurrent_requests_per_instance: 6 can never be reached: an "
+        "instance holds at most 5, max_queue and the one being scored",
+    ),
+    "a target beyond the queue that an instance has by itself": (
+        {
+            "endpoints/cpu/scaling": {
+                "min": 1,
+                "max": 2,
+                "concurrent_requests_per_instance": 34,
+            }
+        },
+        "dev.endpoints.cpu.scaling.concurrent_requests_per_instance: 34 can never be reached: an "
+        "instance holds at most 33, max_queue and the one being scored",
+    ),
+    "schedules that are no list": (
+        {"endpoints/cpu/scaling": {"min": 1, "max": 2, "scheduled": {}}},
+        "dev.endpoints.cpu.scaling.scheduled: {} must be a list of up to 50 objects",
+    ),
+    "a schedule that is no object": (
+        {"endpoints/cpu/scaling": {"min": 1, "max": 2, "scheduled": ["cron(0 7 * * ? *)"]}},
+        'dev.endpoints.cpu.scaling.scheduled[0]: "cron(0 7 * * ? *)" must be an object',
+    ),
+    **{
+        what: (
+            {
+                "endpoints/cpu/scaling": {
+                    "min": 1,
+                    "max": 4,
+                    "scheduled": [without({**DAY, **changes})],
+                }
+            },
+            f"dev.endpoints.cpu.scaling.scheduled[0].{message}",
+        )
+        for what, changes, message in (
+            (
+                "unknown key of a schedule",
+                {"minimum": 2},
+                "minimum: is not a setting (did you mean min?); the settings here: max, min, name, "
+                "schedule, time_zone",
+            ),
+            (
+                "a name that auto scaling refuses",
+                {"name": "9:00"},
+                'name: "9:00" must be a name of 1 to 64 letters, digits, dashes and underscores',
+            ),
+            (
+                "a schedule of another kind",
+                {"schedule": "daily"},
+                f'schedule: "daily" must be {WHEN}',
+            ),
+            (
+                "a cron of five fields",
+                {"schedule": "cron(0 7 * * ?)"},
+                'schedule: "cron(0 7 * * ?)" must have six fields with one space between them: '
+                f"{WHEN}",
+            ),
+            (
+                "a minute that there is not",
+                {"schedule": "cron(60 7 * * ? *)"},
+                'schedule: "cron(60 7 * * ? *)" has "60" for the minutes, which go from 0 to 59',
+            ),
+            (
+                "a weekday that there is not",
+                {"schedule": "cron(0 7 ? * MON-FRY *)"},
+                'schedule: "cron(0 7 ? * MON-FRY *)" has "MON-FRY" for the day of the week, which '
+                "go from 1 to 7 or SUN to SAT",
+            ),
+            (
+                "a day of the month and of the week",
+                {"schedule": "cron(0 7 * * * *)"},
+                'schedule: "cron(0 7 * * * *)" must have ? for exactly one of the day of the month '
+                "and the day of the week",
+            ),
+            (
+                "a rate of one in the plural",
+                {"schedule": "rate(1 days)", "time_zone": GONE},
+                'schedule: "rate(1 days)" must be a rate such as rate(1 day) or rate(12 hours)',
+            ),
+            (
+                "a rate in a time zone",
+                {"schedule": "rate(1 day)"},
+                'time_zone: "Europe/Berlin" is for at and cron; a rate knows no time of the day',
+            ),
+            (
+                "a day that there is not",
+                {"schedule": "at(2027-02-30T08:00:00)"},
+                'schedule: "at(2027-02-30T08:00:00)" must name a date and a time that there are, '
+                "as in at(2027-01-31T08:00:00)",
+            ),
+            (
+                "a time zone that there is not",
+                {"time_zone": "Europe/Berlim"},
+                'time_zone: "Europe/Berlim" is no time zone that there is (did you mean '
+                "Europe/Berlin?)",
+            ),
+            ("a schedule beyond the most", {"min": 5}, "min: 5 must not be more than max, 4"),
+            (
+                "a schedule that contradicts itself",
+                {"min": 3, "max": 2},
+                "min: 3 must not be more than max, 2",
+            ),
+            (
+                "a schedule without a minimum",
+                {"min": GONE},
+                "min: is missing; must be a whole number from 1 to 100",
+            ),
+        )
+    },
+    "two schedules of one name": (
+        {"endpoints/cpu/scaling": {"min": 1, "max": 4, "scheduled": [DAY, DAY]}},
+        'dev.endpoints.cpu.scaling.scheduled[1].name: "day" is there twice',
+    ),
+    "schedules of which some set the most": (
+        {
+            "endpoints/cpu/scaling": {
+                "min": 1,
+                "max": 4,
+                "scheduled": [DAY, {**DAY, "name": "night", "max": 2}],
+            }
+        },
+        "dev.endpoints.cpu.scaling.scheduled: must have max in all of its entries or in none",
+    ),
+    "unknown routing": (
+        {"endpoints/cpu/routing": "random"},
+        'dev.endpoints.cpu.routing.strategy: "random" must be one of least_outstanding, '
+        "prefix_aware",
+    ),
+    "routing without a strategy": (
+        {"endpoints/cpu/routing": {}},
+        "dev.endpoints.cpu.routing.strategy: is missing; must be one of least_outstanding, "
+        "prefix_aware",
+    ),
+    "routing that is a number": (
+        {"endpoints/cpu/routing": 7},
+        "dev.endpoints.cpu.routing: 7 must be an object",
+    ),
+    "a prefix that SageMaker finds too short": (
+        {"endpoints/cpu/routing": {"strategy": "prefix_aware", "prefix_bytes": 512}},
+        "dev.endpoints.cpu.routing.prefix_bytes: 512 must be a whole number from 1024 to 65536",
+    ),
+    "a threshold that lets nothing through": (
+        {"endpoints/cpu/routing": {"strategy": "prefix_aware", "concurrency_threshold": 0}},
+        "dev.endpoints.cpu.routing.concurrency_threshold: 0 must be a whole number from 1 to 1024",
+    ),
+    "a prefix for the routing that has none": (
+        {"endpoints/cpu/routing": {"strategy": "least_outstanding", "prefix_bytes": 2048}},
+        "dev.endpoints.cpu.routing.prefix_bytes: is not a setting; the settings here: strategy",
+    ),
+    "affinity across pools": (
+        {"endpoints/gpu/routing": "prefix_aware"},
+        'dev.endpoints.gpu.routing.strategy: "prefix_aware" cannot go with instance_pools, which '
+        "need least_outstanding",
+    ),
+    **{
+        what: (
+            {"endpoints/cpu/instance_count": 2, "endpoints/cpu/deployment": deployment},
+            f"dev.endpoints.cpu.deployment.{message}",
+        )
+        for what, deployment, message in (
+            (
+                "unknown strategy",
+                {"strategy": "canari"},
+                'strategy: "canari" must be one of all_at_once, canary, linear, rolling (did you '
+                "mean canary?)",
+            ),
+            (
+                "unknown key of a deployment",
+                {"strategy": "canary", "bake": 60},
+                "bake: is not a setting; the settings here: "
+                "bake_seconds, max_seconds, percent, strategy, wait_seconds",
+            ),
+            (
+                "a canary that is no canary",
+                {"strategy": "canary", "percent": 51},
+                "percent: 51 must be a whole number from 1 to 50",
+            ),
+            (
+                "a linear step that is too small",
+                {"strategy": "linear", "percent": 9},
+                "percent: 9 must be a whole number from 10 to 50",
+            ),
+            (
+                "a rolling batch that is too small",
+                {"strategy": "rolling", "percent": 4},
+                "percent: 4 must be a whole number from 5 to 50",
+            ),
+            (
+                "a part of all at once",
+                {"percent": 10},
+                "percent: 10 is for canary, linear and rolling",
+            ),
+            (
+                "a wait between no steps",
+                {"strategy": "all_at_once", "wait_seconds": 10},
+                "wait_seconds: 10 is for canary, linear and rolling",
+            ),
+            (
+                "a bake beside rolling",
+                {"strategy": "rolling", "bake_seconds": 10},
+                "bake_seconds: 10 is not for rolling: wait_seconds bakes each step",
+            ),
+            (
+                "a limit below the waiting",
+                {
+                    "strategy": "linear",
+                    "percent": 30,
+                    "wait_seconds": 300,
+                    "bake_seconds": 60,
+                    "max_seconds": 1260,
+                },
+                "max_seconds: 1260 must be more than the waiting, 1260 seconds",
+            ),
+            (
+                "a limit beyond SageMaker's",
+                {"max_seconds": 28801},
+                "max_seconds: 28801 must be a whole number from 600 to 28800",
+            ),
+        )
+    },
+    "a part of one instance": (
+        {"endpoints/cpu/deployment": {"strategy": "rolling"}},
+        'dev.endpoints.cpu.deployment.strategy: "rolling" needs two instances or more to move a '
+        "part of (scaling.min, or instance_count)",
+    ),
+    "a part of what may be one instance": (
+        {
+            "endpoints/cpu/scaling": {"min": 1, "max": 4},
+            "endpoints/cpu/deployment": {"strategy": "canary"},
+        },
+        'dev.endpoints.cpu.deployment.strategy: "canary" needs two instances or more to move a '
+        "part of (scaling.min, or instance_count)",
+    ),
+    "key by its alias": (
+        {"kms_key": "alias/ballot"},
+        'dev.kms_key: "alias/ballot" must be new, or the ARN of an existing key, '
+        "arn:aws:kms:<region>:<account>:key/<id>",
+    ),
+    "key of another Region": (
+        {"region": "eu-central-1", "kms_key": KEY},
+        f'dev.kms_key: "{KEY}" must be a key of the environment\'s Region, eu-central-1',
+    ),
+    "key of another account": (
+        {"account": "210987654321", "kms_key": KEY},
+        f'dev.kms_key: "{KEY}" must be a key of the environment\'s account, 210987654321',
+    ),
+    "protection that is a text": (
+        {"termination_protection": "yes"},
+        'dev.termination_protection: "yes" must be true or false',
+    ),
     "instances beside scaling": (
         {"endpoints/cpu/scaling": {"min": 1, "max": 2}, "endpoints/cpu/instance_count": 2},
         "dev.endpoints.cpu.instance_count: 2 cannot go with scaling, which sets the number",
@@ -448,7 +809,19 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "reserved tag": (
         {"tags": {"aws:x": "y"}},
         'dev.tags: "aws:x" must be a tag key: 1 to 128 letters, digits, spaces or '
-        ".:/=+@_-, not starting with aws:",
+        ".:/=+@_-, not starting with aws: or ballot:",
+    ),
+    "tag of Ballot's own": (
+        {"endpoints/cpu/tags": {"ballot:model": "y"}},
+        'dev.endpoints.cpu.tags: "ballot:model" must be a tag key: 1 to 128 letters, digits, '
+        "spaces or .:/=+@_-, not starting with aws: or ballot:",
+    ),
+    "more tags than a resource may have": (
+        {
+            "tags": {f"a{number}": "x" for number in range(30)},
+            "endpoints/cpu/tags": {f"b{number}": "x" for number in range(11)},
+        },
+        "dev.endpoints.cpu.tags: come to 41 with those of the environment; at most 40",
     ),
     "tag that is a number": (
         {"endpoints/cpu/tags": {"cost": 7}},

@@ -166,10 +166,13 @@ class _Reader:
             if len(value) == 1 and next(iter(value)).startswith(("Fn::", "Ref")):
                 return _parsed(self.text(value))
             return {
-                key: _tags(part) if key == "Tags" else self._value(part)
+                key: self._tags(part) if key == "Tags" else self._value(part)
                 for key, part in value.items()
             }
         return _parsed(self._cut(value)) if isinstance(value, str) else value
+
+    def _tags(self, tags: list[Mapping[str, Any]]) -> dict[str, str]:
+        return {tag["Key"]: self.text(tag["Value"]) for tag in tags}
 
     def _cut(self, text: str) -> str:
         for known in self._hashes:
@@ -180,10 +183,6 @@ class _Reader:
 def _path(resource: Mapping[str, Any]) -> str:
     path = str(resource["Metadata"]["aws:cdk:path"])
     return path.partition("/")[2].removesuffix("/Resource").removesuffix("/Default")
-
-
-def _tags(tags: list[Mapping[str, str]]) -> dict[str, str]:
-    return {tag["Key"]: tag["Value"] for tag in tags}
 
 
 def _parsed(text: str) -> Any:

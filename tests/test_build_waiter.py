@@ -557,7 +557,7 @@ class TestProperties:
             ({"RepositoryName": ""}, "the property RepositoryName is missing"),
             ({"Environment": "{"}, "Environment is not JSON: "),
             ({"Environment": '{"A": 1}'}, "Environment is not a JSON object of texts"),
-            ({"Environment": "[]"}, "Environment is not a JSON object of texts"),
+            ({"Environment": "[]"}, "Environment is not a JSON object"),
             ({"Environment": "{}"}, "the property REPOSITORY_URI is missing"),
         ],
     )
@@ -567,6 +567,12 @@ class TestProperties:
         with pytest.raises(BadRequest) as error:
             waiter.on_event(event("Create", {**IMAGE, **change}))
         assert str(error.value).startswith(message)
+
+    @pytest.mark.parametrize("tokenizer", ["{", "[]", "[" * 100_000], ids=["cut", "list", "deep"])
+    def test_a_malformed_tokenizer_is_refused(self, tokenizer: str, waiter: BuildWaiter) -> None:
+        environment = json.dumps({"MODEL_TOKENIZER": tokenizer})
+        with pytest.raises(BadRequest, match="MODEL_TOKENIZER is not "):
+            waiter.on_event(event("Create", {**MODEL, "Environment": environment}))
 
     def test_a_malformed_pin_is_refused(self, waiter: BuildWaiter) -> None:
         with pytest.raises(BadRequest) as error:

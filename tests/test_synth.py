@@ -13,6 +13,7 @@ import pytest
 
 from tests.adapter_process import ROOT
 from tests.api_model import violations
+from tests.invalid_environments import KEY
 from tests.synthesis import (
     CONTEXT,
     ENVIRONMENTS,
@@ -31,6 +32,8 @@ NAMES = sorted(ENVIRONMENTS)
 REDUNDANT_DEPENDENCY = "W3005"
 
 EXISTING: dict[str, Any] = {
+    "monitoring": {"topic_arn": "arn:aws:sns:eu-west-1:123456789012:pager"},
+    "kms_key": KEY,
     "artifacts": {
         "bucket_name": "company-models",
         "model_build_role_arn": "arn:aws:iam::123456789012:role/models",
@@ -66,12 +69,25 @@ EXISTING: dict[str, Any] = {
             "kind": "decision",
             "model": "ours",
             "instance_type": "ml.c7i.xlarge",
+            "instance_count": 3,
+            "routing": {
+                "strategy": "prefix_aware",
+                "prefix_bytes": 4096,
+                "concurrency_threshold": 8,
+            },
+            "deployment": {
+                "strategy": "linear",
+                "percent": 34,
+                "wait_seconds": 120,
+                "max_seconds": 3600,
+            },
         },
         "chat": {
             "kind": "chat",
             "hub": {"repository": "owner/name", "file": "a.gguf"},
             "network_isolation": False,
             "instance_type": "ml.g6.xlarge",
+            "alarms": False,
         },
     },
 }
@@ -83,9 +99,12 @@ def existing(tmp_path_factory: pytest.TempPathFactory) -> Synthesis:
     return synthesize("own", tmp_path_factory.mktemp("cdk-own"), settings=EXISTING)
 
 
-def run_app(folder: Path, context: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+def run_app(
+    folder: Path, context: dict[str, Any], **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run app.py as the CDK CLI does, with neither credentials nor a configuration of AWS."""
     environment = {
+        **variables,
         "PATH": os.environ["PATH"],
         "CDK_OUTDIR": str(folder),
         "CDK_CONTEXT_JSON": json.dumps({**CONTEXT, **context}),
@@ -135,6 +154,32 @@ def test_an_account_and_a_region_bring_no_look_ups(environments: dict[str, Synth
     )
 
 
+def test_the_app_refuses_the_credentials_of_another_account(tmp_path: Path) -> None:
+    owned = {"prod": {**ENVIRONMENTS["prod"], "account": "123456789012"}}
+    ended = run_app(
+        tmp_path,
+        {"environment": "prod", "environments": owned},
+        CDK_DEFAULT_ACCOUNT="210987654321",
+    )
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "ballot: environment prod is of account 123456789012, and the credentials are of account "
+        "210987654321: nothing is deployed\n"
+    )
+    assert not (tmp_path / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_stacks_of_prod_are_protected(name: str, environments: dict[str, Synthesis]) -> None:
+    manifest = json.loads((environments[name].folder / "manifest.json").read_text("utf-8"))
+    protected = {
+        artifact["properties"].get("terminationProtection", False)
+        for artifact in manifest["artifacts"].values()
+        if artifact["type"] == "aws:cloudformation:stack"
+    }
+    assert protected == {name == "prod"}
+
+
 def test_the_app_says_which_environments_there_are(tmp_path: Path) -> None:
     ended = run_app(tmp_path, {})
     assert ended.returncode == 1
@@ -151,6 +196,16 @@ def test_the_app_tells_every_mistake(tmp_path: Path) -> None:
         "ballot: environment bad has 2 problems:",
         '  bad.region: "mars" must be a Region such as eu-west-1',
     ]
+
+
+def test_a_linter_and_a_model_that_pass_all_would_be_worth_nothing() -> None:
+    target = {
+        **SCALED,
+        "MinCapacity": "two",
+        "ScheduledActions": [{"ScheduledActionName": "9:00", "Schedule": "cron(0 9 * * ? *)"}],
+    }
+    found = refused_by_auto_scaling(target)
+    assert len(found) == 2
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -206,6 +261,13 @@ def test_sagemaker_takes_what_an_environment_of_existing_parts_asks_for(
             assert refused_by_the_api(template) == []
 
 
+SCALED = {
+    "ServiceNamespace": "sagemaker",
+    "ResourceId": "endpoint/example/variant/AllTraffic",
+    "ScalableDimension": "sagemaker:variant:DesiredInstanceCount",
+}
+
+
 def refused_by_the_api(template: Template) -> list[str]:
     """Return what SageMaker and auto scaling would refuse, by botocore's model of their APIs."""
     names = {
@@ -217,12 +279,25 @@ def refused_by_the_api(template: Template) -> list[str]:
     for kind, name in names.items():
         for properties in resources(template, f"AWS::SageMaker::{kind}"):
             parameters = {**resolved(properties), **name}
-            parameters.pop("RetainAllVariantProperties", None)  # of UpdateEndpoint
+            if kind == "Endpoint":
+                refused += violations("sagemaker", "UpdateEndpoint", parameters)
+            parameters.pop("RetainAllVariantProperties", None)  # of UpdateEndpoint alone
             refused += violations("sagemaker", f"Create{kind}", parameters)
     for properties in resources(template, "AWS::ApplicationAutoScaling::ScalableTarget"):
-        refused += violations(
-            "application-autoscaling", "RegisterScalableTarget", resolved(properties)
-        )
+        refused += refused_by_auto_scaling(resolved(properties))
+    for properties in resources(template, "AWS::ApplicationAutoScaling::ScalingPolicy"):
+        parameters = {**SCALED, **resolved(properties)}
+        del parameters["ScalingTargetId"]
+        refused += violations("application-autoscaling", "PutScalingPolicy", parameters)
+    return refused
+
+
+def refused_by_auto_scaling(target: dict[str, Any]) -> list[str]:
+    """Return what auto scaling would refuse of a target, which has its schedules in it."""
+    actions = target.pop("ScheduledActions", [])
+    refused = violations("application-autoscaling", "RegisterScalableTarget", target)
+    for action in actions:
+        refused += violations("application-autoscaling", "PutScheduledAction", {**SCALED, **action})
     return refused
 
 
@@ -241,6 +316,18 @@ def resolved(value: Any) -> Any:
             return "example-0123"
         case _:
             return value
+
+
+def test_alarms_tell_a_topic_that_exists_as_it_is(existing: Synthesis) -> None:
+    topics = [
+        topic
+        for template in existing.templates.values()
+        for alarm in resources(template, "AWS::CloudWatch::Alarm")
+        for topic in (*alarm["AlarmActions"], *alarm["OKActions"])
+    ]
+    assert set(topics) == {"arn:aws:sns:eu-west-1:123456789012:pager"}
+    for kind in ("Topic", "TopicPolicy", "Subscription"):
+        assert resources(existing.templates["Ballot-own-Artifacts"], f"AWS::SNS::{kind}") == []
 
 
 @pytest.mark.parametrize("name", NAMES)

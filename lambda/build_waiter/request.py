@@ -123,20 +123,25 @@ def _model(properties: Mapping[str, Any]) -> ModelWanted:
         manifest_key=_text(properties, "ManifestKey"),
         sha256=sha256,
         compression=environment.get("MODEL_COMPRESSION", "none"),
-        tokenizer=json.loads(tokenizer) if tokenizer else None,
+        tokenizer=_json_object(tokenizer, "MODEL_TOKENIZER") if tokenizer else None,
     )
 
 
 def _environment(properties: Mapping[str, Any]) -> dict[str, str]:
-    try:
-        environment = json.loads(_text(properties, "Environment"))
-    except ValueError as error:
-        raise BadRequest(f"Environment is not JSON: {error}") from None
-    if not isinstance(environment, dict) or not all(
-        isinstance(value, str) for value in environment.values()
-    ):
+    environment = _json_object(_text(properties, "Environment"), "Environment")
+    if not all(isinstance(value, str) for value in environment.values()):
         raise BadRequest("Environment is not a JSON object of texts")
     return environment
+
+
+def _json_object(text: str, what: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"{what} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadRequest(f"{what} is not a JSON object")
+    return found
 
 
 def _text(properties: Mapping[str, Any], name: str, *, empty: bool = False) -> str:

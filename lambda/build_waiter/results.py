@@ -87,7 +87,7 @@ class Results:
         where = f"s3://{wanted.bucket}/{wanted.manifest_key}"
         try:
             manifest = json.loads(answer["Body"].read())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadResult(f"{where} is not JSON: {error}") from None
         if not isinstance(manifest, dict):
             raise BadResult(f"{where} is not a JSON object")
