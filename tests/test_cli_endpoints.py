@@ -54,6 +54,15 @@ ThreadingHTTPServer(("127.0.0.1", int(os.environ["BALLOT_PORT"])), Handler).serv
 """
 
 
+PROVENANCE = {
+    "batch-model": "batch-model-of-the-stack",
+    "model": "qwen3.5-4b-q4-k-m",
+    "model-sha256": SHA256,
+    "model-source": "bartowski/Qwen@4168f45",
+    "version": "0.7.0",
+}
+
+
 def decision_answer(sha256: str = SHA256, *, mass: float = 0.9) -> str:
     scored = result("ballot-doctor", {"account_access": 0.91, "billing": 0.09}, mass=mass)
     return json.dumps({"result": {**scored, "model": {**MODEL, "sha256": sha256}}})
@@ -87,10 +96,13 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
         aws("s3").put_object(Bucket=BUCKET, Key=f"{PREFIX}model-manifest.json", Body=manifest)
         aws("s3").put_object(Bucket=BUCKET, Key="models/0123456789abcdef/a.gguf", Body=b"x")
         decision = {"BALLOT_THREADS": "1", "ANSWER": decision_answer()}
-        create(aws, "ballot-dev-decision", image, PREFIX, decision, pools=True)
+        tags = {"image-digest": image.rpartition("@")[2], **PROVENANCE}
+        create(aws, "ballot-dev-decision", image, PREFIX, decision, pools=True, tags=tags)
         chat = {"SM_LLAMA_CPP_MODEL": "/opt/ml/model/a.gguf", "ANSWER": CHAT_ANSWER}
         create(aws, "ballot-dev-chat", image, "models/0123456789abcdef/", chat)
-        create(aws, "ballot-dev-broken", image, PREFIX, {"BALLOT_THREADS": "1", "EXIT": "1"})
+        failing = {"BALLOT_THREADS": "1", "EXIT": "1"}
+        tags = {"image-digest": f"sha256:{'0' * 64}", "model-sha256": "0" * 64}
+        create(aws, "ballot-dev-broken", image, PREFIX, failing, tags=tags)
         other = {"BALLOT_THREADS": "1", "ANSWER": decision_answer("f" * 64, mass=0.1)}
         create(aws, "ballot-dev2-decision", image, PREFIX, other)
         for name in ("dev-decision", "dev-chat", "dev-broken", "dev2-decision"):
@@ -106,6 +118,7 @@ def create(
     environment: Mapping[str, str],
     *,
     pools: bool = False,
+    tags: Mapping[str, str] | None = None,
 ) -> None:
     """Begin to make an endpoint, as a stack of ours does."""
     config = aws.model(image, prefix=prefix, patience=600, **environment)
@@ -116,7 +129,17 @@ def create(
         aws("sagemaker").create_endpoint_config(
             EndpointConfigName=config, ProductionVariants=[pooled]
         )
-    aws("sagemaker").create_endpoint(EndpointName=name, EndpointConfigName=config)
+    listed = [{"Key": f"ballot:{key}", "Value": value} for key, value in (tags or {}).items()]
+    aws("sagemaker").create_endpoint(
+        EndpointName=name,
+        EndpointConfigName=config,
+        Tags=[*listed, {"Key": "team", "Value": "support"}],
+    )
+
+
+def digest(deployed: Deployed) -> str:
+    """Return the digest of the image that runs."""
+    return deployed.image.rpartition("@")[2]
 
 
 def test_endpoints_are_told_as_sagemaker_describes_them(deployed: Deployed) -> None:
@@ -136,11 +159,15 @@ def test_endpoints_are_told_as_sagemaker_describes_them(deployed: Deployed) -> N
         "image_digest": deployed.image.rpartition("@")[2],
         "model_uri": f"s3://{BUCKET}/{PREFIX}",
         "model_sha256": SHA256,
+        "provenance": {"image-digest": digest(deployed), **PROVENANCE},
+        "differences": [],
         "failure_reason": None,
     }
     assert (chat["kind"], chat["status"]) == ("chat", "InService")
     assert chat["instances"] == [{"type": "ml.c7i.xlarge", "count": 1}]
     assert chat["model_sha256"] is None
+    assert (chat["provenance"], chat["differences"]) == ({}, [])
+    assert broken["differences"] == ["image", "model"]
     assert (broken["name"], broken["status"]) == ("ballot-dev-broken", "Failed")
     assert broken["instances"] == []
     assert "cannot load the model" in broken["failure_reason"]
@@ -150,15 +177,21 @@ def test_endpoints_read_well(deployed: Deployed) -> None:
     ended = ballot("endpoints", "--environment", "environment=dev", **deployed.variables)
     assert (ended.returncode, ended.stderr) == (0, "")
     blocks = re.sub(r"changed   .* UTC", "changed   NOW UTC", ended.stdout).split("\n\n")
-    digest = deployed.image.rpartition("@")[2]
     assert blocks[2] == (
         "ballot-dev-decision  InService  decision\n"
         "  instances 2 x ml.g6.xlarge\n"
-        f"  image     {digest}\n"
+        f"  image     {digest(deployed)}\n"
         f"  model     s3://{BUCKET}/{PREFIX}\n"
         f"  SHA-256   {SHA256}\n"
+        "  source    qwen3.5-4b-q4-k-m, bartowski/Qwen@4168f45\n"
+        "  version   0.7.0\n"
+        "  batch     batch-model-of-the-stack\n"
         "  changed   NOW UTC"
     )
+    assert (
+        f"  differs   this image is not the one that was deployed, sha256:{'0' * 64}\n"
+        f"  differs   this model is not the one that was deployed, {'0' * 64}\n"
+    ) in blocks[0]
     assert "  SHA-256   0123456789abcdef... (its manifest cannot be read)" in blocks[1]
     assert blocks[0].startswith("ballot-dev-broken  Failed  decision\n")
     assert "  instances none, of ml.c7i.xlarge\n" in blocks[0]

@@ -356,8 +356,10 @@ def test_undo_never_takes_newer_text_away(playground: Playground) -> None:
 def test_yes_or_no_is_the_adapters_noul(playground: Playground, adapter: AdapterProcess) -> None:
     page = playground.page
     playground.load("Spam?")
-    playground.score()
+    with page.expect_request("**/v1/systemone") as sent:
+        playground.score()
 
+    assert (sent.value.post_data or "").startswith('{"state":')
     with adapter.client() as client:
         question = {
             "type": "noul",
@@ -438,7 +440,7 @@ def test_a_json_state_is_checked_and_sent_as_it_stands(playground: Playground) -
         playground.score()
     body = sent.value.post_data
     assert body is not None
-    assert EXACT_JSON in body
+    assert body.startswith('{"decision":{"state":' + EXACT_JSON)
 
 
 ERRORS = {

@@ -272,7 +272,11 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
     assert code_of(lambda: write_run(tmp_path)) == "broken_run"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}', '{"format": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"format": 2}', '{"format": 1}', "[" * 100_000],
+    ids=lambda text: text[:20],
+)
 def test_a_broken_manifest_is_refused(tmp_path: Path, text: str) -> None:
     write_run(tmp_path, 0, 1, 2)
     (tmp_path / "manifest.json").write_text(text)

@@ -38,7 +38,7 @@ from ballot.faults import connection_fault
 ATTEMPT_SECONDS = 70.0
 CONNECT_SECONDS = 5.0
 MAX_CONNECTIONS = 32
-JSON = "application/json"
+JSON, JSON_LINES = "application/json", "application/jsonlines"
 Value = TypeVar("Value")
 
 
@@ -108,14 +108,15 @@ class HttpTransport:
     """HTTP to an adapter, a gateway, or any server of the same routes; `key` is a bearer key.
 
     The environment's proxy is used, but never to reach this machine: it would be shown the key.
+    `content_type` is of the bodies that are sent.
 
     Raises:
         InvalidRequest: `url` is no URL, `key` no key, or httpx cannot use the proxy.
     """
 
-    def __init__(self, url: str, *, key: str | None = None) -> None:
+    def __init__(self, url: str, *, key: str | None = None, content_type: str = JSON) -> None:
         self._url = _base_url(url)
-        headers = _http_headers(key)
+        headers = {**_http_headers(key), "content-type": content_type}
         with _proxy_faults():
             self._client = httpx.Client(headers=headers, limits=_POOL, **_network(self._url))
 
@@ -196,7 +197,7 @@ class SageMakerTransport:
     their keys. What the container answers, successful or not, is the answer here too; its own
     headers do not come through. `session` is a boto3 session; the default one reads the
     environment and the AWS configuration files, and does so again after credentials were refused.
-    `endpoint_url` is for an emulator.
+    `endpoint_url` is for an emulator; `content_type` is of the bodies that are sent.
     """
 
     def __init__(
@@ -206,8 +207,10 @@ class SageMakerTransport:
         region: str | None = None,
         session: boto3.session.Session | None = None,
         endpoint_url: str | None = None,
+        content_type: str = JSON,
     ) -> None:
         self._endpoint_name, self._region = _endpoint_name(endpoint_name), region
+        self._content_type = content_type
         self._session, self._endpoint_url = session, endpoint_url
         self._owns_session = session is None
         self._clients: dict[float, Any] = {}
@@ -256,7 +259,7 @@ class SageMakerTransport:
     def _arguments(self, body: bytes) -> dict[str, Any]:
         return {
             "EndpointName": self._endpoint_name,
-            "ContentType": JSON,
+            "ContentType": self._content_type,
             "Body": body,
         }
 

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from ballot import __version__
+from ballot.commands.batch import app as batch
 from ballot.commands.bench import bench
 from ballot.commands.calibrate import calibrate
 from ballot.commands.chat import chat
@@ -92,6 +93,7 @@ for _command in (
     gateway,
 ):
     app.command()(_command)
+app.add_typer(batch, name="batch")
 
 
 def main() -> int:

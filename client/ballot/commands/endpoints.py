@@ -13,7 +13,12 @@ from rich.console import Console
 from rich.text import Text
 
 from ballot.commands.explain import Unusable
-from ballot.commands.inventory import DeployedEndpoint, DeployedModel, Inventory
+from ballot.commands.inventory import (
+    DeployedEndpoint,
+    DeployedModel,
+    Inventory,
+    Provenance,
+)
 from ballot.commands.options import AsJson, Region
 from ballot.commands.screen import make_console, print_hanging, printable
 
@@ -43,7 +48,8 @@ def endpoints(
     that runs, the model it was given, and why it failed if it did.
 
     Needs sagemaker:ListEndpoints, DescribeEndpoint, DescribeEndpointConfig and
-    DescribeModel; with s3:GetObject on the artifacts, the models' whole SHA-256.
+    DescribeModel; with ListTags, what they were made of; with s3:GetObject on the
+    artifacts, the models' whole SHA-256.
     """
     name = environment_name(environment)
     inventory = Inventory(region)
@@ -79,6 +85,8 @@ def _show(console: Console, endpoint: DeployedEndpoint) -> None:
     for label, value in _facts(endpoint):
         # Not wrapped: digests and addresses are there to be copied.
         console.print(Text(f"  {label:<10}{printable(value)}"), soft_wrap=True)
+    for warning in _warnings(endpoint):
+        print_hanging(console, Text("  differs   "), Text(printable(warning), style="bold red"))
     if endpoint.failure_reason:
         reason = Text(printable(endpoint.failure_reason), style="red")
         print_hanging(console, Text("  failure   "), reason)
@@ -91,8 +99,31 @@ def _facts(endpoint: DeployedEndpoint) -> Iterator[tuple[str, str]]:
     if endpoint.model:
         yield "model", endpoint.model.uri
         yield "SHA-256", _sha256(endpoint.model)
+    if endpoint.provenance:
+        yield from _provenance(endpoint.provenance)
     if endpoint.changed:
         yield "changed", f"{endpoint.changed:%Y-%m-%d %H:%M} UTC"
+
+
+def _provenance(provenance: Provenance) -> Iterator[tuple[str, str]]:
+    tags = provenance.tags
+    made_of = [tags.get("model"), tags.get("model-source")]
+    if any(made_of):
+        yield "source", ", ".join(filter(None, made_of))
+    if "version" in tags:
+        yield "version", tags["version"]
+    if provenance.batch_model:
+        yield "batch", provenance.batch_model
+
+
+def _warnings(endpoint: DeployedEndpoint) -> Iterator[str]:
+    """Say what runs otherwise than it was deployed."""
+    tagged = endpoint.provenance
+    if tagged is None:
+        return
+    wanted = {"image": tagged.image_digest, "model": tagged.model_sha256}
+    for what in endpoint.differences:
+        yield f"this {what} is not the one that was deployed, {wanted[what]}"
 
 
 def _instances(endpoint: DeployedEndpoint) -> str:

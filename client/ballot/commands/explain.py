@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ballot.batch.errors import BatchError
 from ballot.commands.screen import printable
 from ballot.commands.status import Status
 from ballot.errors import (
@@ -82,6 +83,7 @@ _ADVICE_BY_CODE = {
     "other_data": "fetch it again at that commit",
     "too_many_options": "decide in two steps: a group first, then within it",
     "too_many_tokens": "shorten the state, the question or the descriptions",
+    "unsupported_media_type": "update the endpoint: it knows no JSON lines yet",
     "untrusted_certificate": "name the authority's certificate: AWS_CA_BUNDLE, or SSL_CERT_FILE",
     "worker_failed": "try again once the container is replaced",
 }
@@ -103,6 +105,7 @@ _ADVICE: tuple[tuple[type[BallotError], str, Status], ...] = (
     ),
     (DeadlineExceeded, "give it more time with --timeout, or try later", Status.UNREACHABLE),
     (RunError, "", Status.USAGE),
+    (BatchError, "", Status.USAGE),
     (GateError, "", Status.USAGE),
 )
 _BOTOCORE_PREAMBLE = re.compile(r"An error occurred \(\w+\) when calling the (\w+) operation: ")

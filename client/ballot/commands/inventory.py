@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
-import boto3.session
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
-from ballot.aws_errors import error_from_botocore
-from ballot.errors import BallotError, EndpointNotFound
+from ballot.commands.aws import CONFIG, aws_errors, make_session
+from ballot.errors import AccessDenied, BallotError, EndpointNotFound
 
 MANIFEST = "model-manifest.json"
 _MANIFEST_BYTES = 1 << 20
+_OUR_TAGS = "ballot:"
 _PREFIX_DIGITS = re.compile(r"/models/([0-9a-f]{16})(?:-gzip)?/")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_CONFIG = Config(
-    connect_timeout=5,
-    read_timeout=30,
-    retries={"mode": "standard", "total_max_attempts": 3},
-)
 # The statuses in which an endpoint answers, some of them on its old configuration.
 ANSWERING = frozenset({"InService", "Updating", "SystemUpdating", "RollingBack"})
 _GONE = re.compile(r"could not find", re.IGNORECASE)
@@ -45,11 +38,13 @@ class DeployedModel:
     """The model data of an endpoint: its S3 URI, and the SHA-256 of the GGUF in it.
 
     `sha256` is the manifest's; where that cannot be read, it is None and `sha256_start`, which the
-    URI of an artifact of ours holds, has the first 16 digits.
+    URI of an artifact of ours holds, has the first 16 digits. `is_archive` says whether it is given
+    in the one way that batch transform takes, as a packed archive.
     """
 
     uri: str
     sha256: str | None
+    is_archive: bool = False
 
     @property
     def sha256_start(self) -> str | None:
@@ -63,12 +58,35 @@ class DeployedModel:
         return all(sha256.startswith(digits) for digits in known) if known else None
 
 
+@dataclass(frozen=True)
+class Provenance:
+    """What an endpoint's tags say that it was made of: those of `ballot:`, without that."""
+
+    tags: Mapping[str, str]
+
+    @property
+    def image_digest(self) -> str | None:
+        """The digest of the image that was checked and deployed."""
+        return self.tags.get("image-digest")
+
+    @property
+    def model_sha256(self) -> str | None:
+        """The SHA-256 of the GGUF that was checked and deployed."""
+        return self.tags.get("model-sha256")
+
+    @property
+    def batch_model(self) -> str | None:
+        """The name of the SageMaker model for batch transform."""
+        return self.tags.get("batch-model")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeployedEndpoint:
     """One endpoint, as it is now. What SageMaker does not say, or no longer has, is None.
 
     `instances` are those that were really placed, by type; `instance_types` are those that the
-    configuration allows, in order of preference.
+    configuration allows, in order of preference. `provenance` is None where the caller may not
+    read tags; `model_name` is the SageMaker model's.
     """
 
     name: str
@@ -78,7 +96,9 @@ class DeployedEndpoint:
     wanted_instances: int | None
     instance_types: tuple[str, ...]
     image: str | None
+    model_name: str | None
     model: DeployedModel | None
+    provenance: Provenance | None
     changed: datetime | None
     failure_reason: str | None
 
@@ -87,6 +107,20 @@ class DeployedEndpoint:
         """The digest of the image that runs."""
         _, _, digest = (self.image or "").partition("@")
         return digest or None
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """What runs otherwise than the tags say: `image`, `model`."""
+        tagged = self.provenance or Provenance({})
+        digest, sha256 = tagged.image_digest, tagged.model_sha256
+        return tuple(
+            what
+            for what, differs in (
+                ("image", digest and self.image_digest and digest != self.image_digest),
+                ("model", sha256 and self.model and self.model.is_of(sha256) is False),
+            )
+            if differs
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return the endpoint for `--json`."""
@@ -101,6 +135,8 @@ class DeployedEndpoint:
             "image_digest": self.image_digest,
             "model_uri": self.model.uri if self.model else None,
             "model_sha256": self.model.sha256 if self.model else None,
+            "provenance": dict(self.provenance.tags) if self.provenance else None,
+            "differences": list(self.differences),
             "changed": self.changed.isoformat() if self.changed else None,
             "failure_reason": self.failure_reason,
         }
@@ -113,8 +149,7 @@ class Inventory:
     """
 
     def __init__(self, region: str | None) -> None:
-        with _aws_errors():
-            self._session = boto3.session.Session(region_name=region)
+        self._session = make_session(region)
         self._sha256s: dict[str, str | None] = {}
 
     @property
@@ -125,11 +160,9 @@ class Inventory:
 
     def caller(self) -> dict[str, str]:
         """Return `Account` and `Arn` of whose credentials these are."""
-        with _aws_errors():
+        with aws_errors():
             # STS answers in every Region, so a missing one does not hide whose credentials it is.
-            sts = self._session.client(
-                "sts", region_name=self.region or "us-east-1", config=_CONFIG
-            )
+            sts = self._session.client("sts", region_name=self.region or "us-east-1", config=CONFIG)
             found = sts.get_caller_identity()
         return {key: found[key] for key in ("Account", "Arn")}
 
@@ -145,7 +178,7 @@ class Inventory:
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of all endpoints that begin with `prefix`."""
-        with _aws_errors():
+        with aws_errors():
             pages = self._sagemaker.get_paginator("list_endpoints").paginate(NameContains=prefix)
             names = [item["EndpointName"] for page in pages for item in page["Endpoints"]]
         return sorted(name for name in names if name.startswith(prefix))
@@ -174,18 +207,20 @@ class Inventory:
             wanted_instances=summary.get("DesiredInstanceCount"),
             instance_types=_instance_types(variant),
             image=images[0].get("ResolvedImage") if images else container.get("Image"),
+            model_name=variant.get("ModelName"),
             model=self._model(container),
+            provenance=self._provenance(found["EndpointArn"]),
             changed=_in_utc(found.get("LastModifiedTime")),
             failure_reason=found.get("FailureReason"),
         )
 
     @cached_property
     def _sagemaker(self) -> Any:
-        return self._session.client("sagemaker", config=_CONFIG)
+        return self._session.client("sagemaker", config=CONFIG)
 
     @cached_property
     def _s3(self) -> Any:
-        return self._session.client("s3", config=_CONFIG)
+        return self._session.client("s3", config=CONFIG)
 
     def _variant(self, config_name: str | None) -> dict[str, Any]:
         """Return the first variant that a configuration asks for; a stack of ours has just one."""
@@ -198,7 +233,7 @@ class Inventory:
         if name is None:
             return None
         parameter = "".join(word.title() for word in kind.split("_")) + "Name"
-        with _aws_errors():
+        with aws_errors():
             try:
                 found: dict[str, Any] = getattr(self._sagemaker, f"describe_{kind}")(
                     **{parameter: name}
@@ -209,10 +244,28 @@ class Inventory:
                 raise
         return found
 
+    def _provenance(self, arn: str) -> Provenance | None:
+        try:
+            with aws_errors():
+                pages = list(self._sagemaker.get_paginator("list_tags").paginate(ResourceArn=arn))
+        except AccessDenied:
+            return None
+        tags = {tag["Key"]: tag["Value"] for page in pages for tag in page["Tags"]}
+        return Provenance(
+            {
+                key.removeprefix(_OUR_TAGS): value
+                for key, value in sorted(tags.items())
+                if key.startswith(_OUR_TAGS)
+            }
+        )
+
     def _model(self, container: dict[str, Any]) -> DeployedModel | None:
         source = container.get("ModelDataSource", {}).get("S3DataSource", {})
-        uri = source.get("S3Uri") or container.get("ModelDataUrl")
-        return DeployedModel(uri, self._sha256(uri)) if uri else None
+        archive = container.get("ModelDataUrl")
+        uri = source.get("S3Uri") or archive
+        if not uri:
+            return None
+        return DeployedModel(uri, self._sha256(uri), is_archive=archive is not None)
 
     def _sha256(self, uri: str) -> str | None:
         if uri not in self._sha256s:
@@ -224,22 +277,13 @@ class Inventory:
         bucket, _, key = uri.removeprefix("s3://").partition("/")
         folder = key.rpartition("/")[0]
         try:
-            with _aws_errors():
+            with aws_errors():
                 found = self._s3.get_object(Bucket=bucket, Key=f"{folder}/{MANIFEST}")
                 manifest = json.loads(found["Body"].read(_MANIFEST_BYTES))
             sha256 = manifest["sha256"]
-        except (BallotError, ValueError, KeyError, TypeError):
+        except (BallotError, ValueError, RecursionError, KeyError, TypeError):
             return None
         return sha256 if isinstance(sha256, str) and _SHA256.fullmatch(sha256) else None
-
-
-@contextmanager
-def _aws_errors() -> Iterator[None]:
-    """Raise what boto3 raises as the BallotError that it means."""
-    try:
-        yield
-    except (BotoCoreError, ClientError) as error:
-        raise error_from_botocore(error) from error
 
 
 def _kind(environment: dict[str, str]) -> str | None:

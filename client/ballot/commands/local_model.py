@@ -111,7 +111,7 @@ def _event(line: str) -> dict[str, Any]:
     """Return a line of the log; what is none, such as a traceback's, is no event."""
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return event if isinstance(event, dict) else {}
 

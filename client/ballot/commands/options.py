@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -13,10 +13,11 @@ from ballot.client import Ballot
 from ballot.commands.explain import Unusable
 from ballot.errors import DeadlineExceeded, TransportFailed
 from ballot.retry import RetryPolicy
+from ballot.transport import JSON_LINES, HttpTransport, SageMakerTransport
 
 EndpointName = Annotated[
     str | None,
-    typer.Option("--endpoint", metavar="NAME", help="The SageMaker endpoint to ask."),
+    typer.Option("-e", "--endpoint", metavar="NAME", help="The SageMaker endpoint to ask."),
 ]
 Url = Annotated[
     str | None,
@@ -81,18 +82,50 @@ class Target:
             BallotError: the URL is none; or what the client raises, where nothing was reached
                 with the target's name.
         """
-        with self._client(timeout_seconds) as client:
-            try:
-                yield client
-            except (DeadlineExceeded, TransportFailed) as error:
-                error.message = f"{self.name}: {error.message}"
-                raise
+        with self._client(timeout_seconds) as client, self._named():
+            yield client
+
+    @contextmanager
+    def connect_lines(self) -> Iterator[HttpTransport | SageMakerTransport]:
+        """Give what sends JSON lines to it.
+
+        Raises:
+            BallotError: the URL is none; or what is raised meanwhile, where nothing was reached
+                with the target's name.
+        """
+        transport: HttpTransport | SageMakerTransport
+        if self.endpoint_name:
+            transport = SageMakerTransport(
+                self.endpoint_name, region=self.region, content_type=JSON_LINES
+            )
+        else:
+            transport = HttpTransport(self.url or "", key=self.key, content_type=JSON_LINES)
+        with closing(transport), self._named():
+            yield transport
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the target in what is raised where nothing was reached."""
+        try:
+            yield
+        except (DeadlineExceeded, TransportFailed) as error:
+            error.message = f"{self.name}: {error.message}"
+            raise
 
     def _client(self, timeout_seconds: float) -> Ballot:
-        try:
-            policy = RetryPolicy(budget_seconds=timeout_seconds)
-        except ValueError as error:
-            raise Unusable(f"--timeout {timeout_seconds}: {error}", advice="see --help") from error
+        policy = retry_policy(timeout_seconds)
         if self.url:
             return Ballot(url=self.url, key=self.key, retry=policy)
         return Ballot(endpoint_name=self.endpoint_name, region=self.region, retry=policy)
+
+
+def retry_policy(timeout_seconds: float) -> RetryPolicy:
+    """Return the policy that gives up after `timeout_seconds`.
+
+    Raises:
+        Unusable: that is no time.
+    """
+    try:
+        return RetryPolicy(budget_seconds=timeout_seconds)
+    except ValueError as error:
+        raise Unusable(f"--timeout {timeout_seconds}: {error}", advice="see --help") from error

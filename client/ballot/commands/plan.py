@@ -115,11 +115,7 @@ class Plan:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.concurrency <= _MOST_CONCURRENCY:
-            raise Unusable(
-                f"--concurrency {self.concurrency} is not offered",
-                advice=f"give 1 to {_MOST_CONCURRENCY}",
-            )
+        check_concurrency(self.concurrency)
 
     def run(self) -> Run:
         """Ask what is not answered yet."""
@@ -163,6 +159,18 @@ class Plan:
             self.concurrency > 1 and f"concurrency-{self.concurrency}",
         ]
         return "--".join(re.sub(r"[^\w.-]+", "-", str(part)).strip("-.") for part in parts if part)
+
+
+def check_concurrency(hands: int) -> None:
+    """Check that so many can be asked at a time.
+
+    Raises:
+        Unusable: they cannot.
+    """
+    if not 1 <= hands <= _MOST_CONCURRENCY:
+        raise Unusable(
+            f"--concurrency {hands} is not offered", advice=f"give 1 to {_MOST_CONCURRENCY}"
+        )
 
 
 def conclude(run: Run, limits: Sequence[Limit], *, hourly_price: float | None) -> Status:

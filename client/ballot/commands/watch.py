@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +34,24 @@ def watching() -> Iterator[Watcher]:
     if not console.is_terminal:
         yield _Lines(console)
         return
-    progress = Progress(
+    with _make_progress(console) as progress:
+        yield _Bar(progress)
+
+
+@contextmanager
+def bar(*, total: int, done: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on a terminal, and nothing in a pipe; give what moves it on by so many."""
+    console = make_console(sys.stderr)
+    if not console.is_terminal:
+        yield lambda count: None
+        return
+    with _make_progress(console) as progress:
+        task = progress.add_task("asking", total=total, completed=done)
+        yield functools.partial(progress.advance, task)
+
+
+def _make_progress(console: Console) -> Progress:
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
@@ -45,8 +63,6 @@ def watching() -> Iterator[Watcher]:
         redirect_stdout=False,
         redirect_stderr=False,
     )
-    with progress:
-        yield _Bar(progress)
 
 
 class _Rate(ProgressColumn):

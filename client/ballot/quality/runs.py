@@ -391,7 +391,7 @@ def _read_manifest(folder: Path) -> Manifest:
         return Manifest.from_json(json.loads(path.read_bytes()))
     except FileNotFoundError as error:
         raise RunError(f"there is no run in {folder}", code="no_run") from error
-    except (InvalidAnswer, ValueError) as error:
+    except (InvalidAnswer, ValueError, RecursionError) as error:
         raise RunError(f"{path} is broken: {error}", code="broken_run") from error
 
 

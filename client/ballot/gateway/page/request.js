@@ -72,9 +72,9 @@ function systemOneBody({ type, state, question, criteria: described }) {
     ["criteria", described],
   ]);
   return object([
-    ["model", string(MODEL)],
     ["state", state],
     ["questions", object([[NAME, asked]])],
+    ["model", string(MODEL)],
   ]);
 }
 
