@@ -129,7 +129,7 @@ def is_complete(manifest: bytes | None, request: Request) -> bool:
         return False
     try:
         found = json.loads(manifest)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     wanted = {"schema": SCHEMA, "sha256": request.sha256, "tokenizer_source": None}
     wanted |= {"tokenizer_source": request.described["tokenizer_source"]}

@@ -169,6 +169,13 @@ class _Fields:
         self.known.add(name)
         return self.text(name, None, "a text") if self.values.get(name) else None
 
+    def path(self, name: str, pattern: re.Pattern[str] | None, meaning: str) -> str:
+        """Return a required text that ends in the name of a file."""
+        value = self.text(name, pattern, meaning)
+        if value and not _is_file_name(value.rpartition("/")[2]):
+            self.problems.append(f"{self.where}.{name} does not end in the name of a file")
+        return value
+
     def paths(self, name: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Return a list of file paths inside a repository."""
         self.known.add(name)
@@ -241,7 +248,10 @@ def parse_sha256(text: str) -> str:
 def _parse_object(text: str, what: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise BadInput(f"{what} holds half of a surrogate pair, which is no text") from None
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{what} is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise BadInput(f"{what} is not a JSON object")
@@ -258,7 +268,7 @@ def _parse_hub(fields: _Fields, hub_url: str) -> Source:
 
 
 def _parse_s3(fields: _Fields, _: str) -> Source:
-    uri = fields.text("uri", _S3_URI, "s3://bucket/key")
+    uri = fields.path("uri", _S3_URI, "s3://bucket/key")
     version = fields.optional_text("version")
     match = _S3_URI.fullmatch(uri)
     keys = _all_shards(match["key"]) if match else ()
@@ -273,7 +283,7 @@ def _parse_wheel(fields: _Fields, _: str) -> Source:
         version=fields.text("version", _PROJECT, "a version"),
         filename=fields.text("filename", re.compile(r"[\w.+-]+\.whl"), "a wheel's file name"),
         wheel_sha256=fields.text("wheel_sha256", _SHA256, "64 lower-case hex digits"),
-        member=fields.text("member", None, "a path in the wheel"),
+        member=fields.path("member", None, "a path in the wheel"),
     )
 
 
@@ -297,8 +307,9 @@ def _all_shards(name: str) -> tuple[str, ...]:
 
 def _is_inner_path(value: Any) -> bool:
     """Whether `value` is a relative path that stays where it starts."""
-    return (
-        isinstance(value, str)
-        and bool(value)
-        and not ({"", ".", ".."} & set(value.split("/")) or "\\" in value)
-    )
+    return isinstance(value, str) and all(map(_is_file_name, value.split("/")))
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether a file can have this name, which stays in its folder, on any system."""
+    return name not in ("", ".", "..") and name.isprintable() and "\\" not in name

@@ -373,6 +373,15 @@ WHEEL = {
 }
 BAD_INPUTS = {
     "no source": ({"MODEL_SOURCE": ""}, "the source is not JSON"),
+    "nested": ({"MODEL_SOURCE": "[" * 100_000}, "the source is not JSON: maximum recursion"),
+    "half a character": (
+        {"MODEL_SOURCE": '{"kind": "\\ud800"}'},
+        "the source holds half of a surrogate pair, which is no text",
+    ),
+    "no file name": (
+        {"MODEL_SOURCE": '{"kind": "s3", "uri": "s3://bucket/models/.."}'},
+        "source.uri does not end in the name of a file",
+    ),
     "no JSON": ({"MODEL_SOURCE": "hub"}, "the source is not JSON: Expecting value"),
     "no object": ({"MODEL_SOURCE": "[]"}, "the source is not a JSON object"),
     "no kind": (
