@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import select
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+JSON = {"content-type": "application/json"}
 _PATIENCE_SECONDS = 600
 
 
@@ -40,10 +42,35 @@ class Connection:
 
     def post(self, path: str, body: bytes) -> Reply:
         """Send JSON and return the whole answer."""
-        headers = {"content-type": "application/json"}
+        return self.ask("POST", path, body, JSON)
+
+    def ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+        """Send a request and return the whole answer."""
+        self._reconnect_if_closed()
+        start = time.perf_counter()
+        self._connection.request(method, path, body, headers)
+        return self._read(start)
+
+    def leave(
+        self, path: str, body: bytes, headers: Mapping[str, str], *, after_seconds: float
+    ) -> Reply | None:
+        """Send a request, wait, and hang up; return the answer if it began before that."""
         self._reconnect_if_closed()
         start = time.perf_counter()
         self._connection.request("POST", path, body, headers)
+        if select.select([self._connection.sock], [], [], after_seconds)[0]:
+            return self._read(start)
+        self._connection.close()
+        return None
+
+    def leave_in_body(self, path: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Send a request but for the last byte of its body, and hang up."""
+        self._reconnect_if_closed()
+        length = {"content-length": str(len(body))}
+        self._connection.request("POST", path, body[:-1], {**headers, **length})
+        self._connection.close()
+
+    def _read(self, start: float) -> Reply:
         response = self._connection.getresponse()
         data = response.read()
         return Reply(response.status, data, time.perf_counter() - start)

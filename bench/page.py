@@ -10,9 +10,11 @@ from bench.report import COLUMNS, ModelRun, Run, cells
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --soft: #8a919a;
-  --line: #d8dde3; --pass: #1a7f45; --miss: #c4322b; --s0: #2563a8; --s1: #c2671d; }
+  --line: #d8dde3; --pass: #1a7f45; --miss: #c4322b; --s0: #2563a8; --s1: #c2671d;
+  --s2: #5d8a3a; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e7ea; --paper: #15181c; --soft: #8f98a3;
-  --line: #343b43; --pass: #4cc282; --miss: #ff7b72; --s0: #6fb1f2; --s1: #f0a35e; } }
+  --line: #343b43; --pass: #4cc282; --miss: #ff7b72; --s0: #6fb1f2; --s1: #f0a35e;
+  --s2: #9ccc6a; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
@@ -30,7 +32,8 @@ svg text { fill: var(--ink); } .grid { stroke: var(--line); } .one { stroke: var
 .target { stroke: var(--ink); stroke-width: 2; }
 polyline { fill: none; stroke-width: 2; } polyline.s0, line.s0 { stroke: var(--s0); }
 polyline.s1, line.s1 { stroke: var(--s1); stroke-dasharray: 5 4; }
-circle.s0 { fill: var(--s0); } circle.s1 { fill: var(--s1); }
+polyline.s2, line.s2 { stroke: var(--s2); stroke-dasharray: 2 3; }
+circle.s0 { fill: var(--s0); } circle.s1 { fill: var(--s1); } circle.s2 { fill: var(--s2); }
 """
 
 
@@ -49,9 +52,7 @@ def page(run: Run) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>Ballot bench</title><style>{_STYLE}</style>",
             "<h1>Ballot bench</h1>",
-            "<p>Each value compares two sides that took turns on this machine: the median over "
-            "pairs, between its quartiles. A ratio below 1 means that the adapter took less. In "
-            "the plots a dot is the median, a bar the quartiles, an upright line the target.</p>",
+            f"<p>{escape(run.about)}</p>",
             _facts(facts),
             *(_model(model) for model in run.models),
             "</html>",

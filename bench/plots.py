@@ -20,6 +20,8 @@ def ratio_plot(rows: Sequence[Row]) -> str:
     Left of 1 the adapter is the faster side.
     """
     ratios = [row for row in rows if row.unit == "ratio"]
+    if not ratios:
+        return ""
     height = _TOP + _LINE * len(ratios) + _BOTTOM
     parts = [_grid_line(tick, height) for tick in _TICKS]
     for index, row in enumerate(ratios):

@@ -12,6 +12,11 @@ from bench.rows import Outcome, Row
 from bench.stats import Spread
 
 COLUMNS = ("row", "against", "ours", "theirs", "value", "quartiles", "target", "")
+IN_TURNS = (
+    "Each value compares two sides that took turns on this machine: the median over pairs, between "
+    "its quartiles. A ratio below 1 means that the adapter took less. In the plots a dot is the "
+    "median, a bar the quartiles, an upright line the target."
+)
 _STYLES = {"pass": "green", "miss": "bold red", "": ""}
 
 
@@ -35,7 +40,7 @@ class ModelRun:
 
 @dataclass
 class Run:
-    """A whole run: where and when, and what each model's rows say."""
+    """A whole run: where and when, and what each model's rows say; `about` is how to read them."""
 
     started: str
     machine: dict[str, Any]
@@ -43,6 +48,7 @@ class Run:
     load_before: list[float]
     load_after: list[float] = field(default_factory=list)
     seconds: float = 0.0
+    about: str = IN_TURNS
     models: list[ModelRun] = field(default_factory=list)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 
 @dataclass(frozen=True)
@@ -48,3 +49,17 @@ def alternate(sides: Mapping[str, Callable[[int], float]], *, pairs: int) -> dic
         for name in order:
             samples[name].append(sides[name](index))
     return samples
+
+
+def drift(line: Sequence[tuple[float, float]]) -> Spread:
+    """Return how far a line of (x, y) moves from its first x to its last, by its usual slope.
+
+    The slopes are those between all pairs of points (Theil and Sen), so that it takes more than a
+    quarter of the points to be off to move the median. `count` is that of the points.
+    """
+    span = line[-1][0] - line[0][0]
+    moves = spread(
+        (later - earlier) / (end - start) * span
+        for (start, earlier), (end, later) in combinations(line, 2)
+    )
+    return Spread(moves.median, moves.low, moves.high, len(line))

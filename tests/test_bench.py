@@ -6,17 +6,24 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import threading
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bench import __main__ as bench
-from bench import gpu
+from bench import endurance_mix, gpu
 from bench.decisions import QUESTIONS, Writer, as_json, ask
+from bench.endurance import Counters, Sample, judge
+from bench.endurance_callers import Caller, Seen, Solo, code_of, comparable, joined
+from bench.endurance_mix import Ask, Mix, Refusal, invalid_requests
+from bench.http_client import Connection
 from bench.machine import features, is_busy
 from bench.model_speed import Variant, rank, thread_counts
 from bench.page import page
@@ -36,10 +43,13 @@ from bench.rows import (
 )
 from bench.scenarios import Plan, move
 from bench.soak import growth
-from bench.stats import Spread, alternate, exactly, paired_ratio, spread
+from bench.stats import Spread, alternate, drift, exactly, paired_ratio, spread
+from bench.vitals import Vitals, vitals
 from scripts._console import SetupError
 from tests.adapter_process import ROOT
+from tests.cli_process import Scripted, ScriptedServer
 from tests.gguf_models import write_tiny_model
+from tests.wire import documented_errors
 
 
 @pytest.mark.parametrize(
@@ -80,6 +90,45 @@ def test_sides_take_turns_and_every_other_turn_goes_backwards() -> None:
 
     assert calls == ["a0", "b0", "c0", "c1", "b1", "a1", "a2", "b2", "c2"]
     assert samples == {"a": [0.0, 1.0, 2.0], "b": [0.0, 1.0, 2.0], "c": [0.0, 1.0, 2.0]}
+
+
+def test_a_drift_is_the_usual_slope_over_the_whole_time() -> None:
+    rising = [(float(x), 100 + 0.5 * x) for x in range(0, 101, 10)]
+    assert drift(rising) == Spread(50.0, 50.0, 50.0, 11)
+    # A quarter of the points being off moves nothing.
+    off = [(x, 9e9) if x in (20, 90) else (x, y) for x, y in rising]
+    assert drift(off).median == 50.0
+    assert drift([(0.0, 7.0), (1.0, 9.0), (2.0, 7.0)]).median == 0.0
+
+
+def test_vitals_are_those_of_the_process() -> None:
+    before = vitals()
+    ends = os.pipe()
+    ready, done = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        ready.set()
+        done.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    ready.wait()
+    ballast = bytearray(64 << 20)
+    ballast[::4096] = b"x" * len(ballast[::4096])
+    after = vitals(os.getpid())
+    done.set()
+    thread.join()
+    for end in ends:
+        os.close(end)
+
+    assert after.descriptors == before.descriptors + 2
+    assert after.threads == before.threads + 1
+    for grown in (
+        after.resident_bytes - before.resident_bytes,
+        after.anonymous_bytes - before.anonymous_bytes,
+        after.proportional_bytes - before.proportional_bytes,
+    ):
+        assert grown == pytest.approx(len(ballast), rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +391,7 @@ def test_what_is_not_there_stops_the_bench_with_a_line(
 
 
 COMMANDS = re.findall(
-    r"^\| `(?:LLAMA_SERVER=path )?make (bench[^`]*)` \|",
+    r"^\| `(?:LLAMA_SERVER=path )?make ((?:bench|endurance|routing)[^`]*)` \|",
     (ROOT / "bench/README.md").read_text(),
     re.MULTILINE,
 )
@@ -361,7 +410,185 @@ def test_every_command_that_is_shown_is_a_target_of_make(command: str) -> None:
 
 
 def test_the_table_of_commands_is_read() -> None:
-    assert len(COMMANDS) == 8
+    assert len(COMMANDS) == 10
+
+
+# -- Endurance -------------------------------------------------------------------------------------
+
+VALID = Ask("fresh-0", b"{}")
+INVALID = Ask("wrong_type", b"[]", refusal=Refusal(400, "wrong_type"))
+RESULT = {"result": {"id": "d", "option_logits": [1.5, -2.25], "timing": {"total_seconds": 0.5}}}
+SOLO = {"fresh-0": Solo({"result": {"id": "d", "option_logits": [1.5, -2.25]}}, seconds=5.0)}
+
+
+def see(requests: int, *answers: Scripted) -> Seen:
+    """Let a caller ask a scripted adapter so many times."""
+    turns = iter(range(requests))
+    mix = Mix({"fresh": [VALID]}, [INVALID])
+    with ScriptedServer(*answers) as server:
+        port = int(server.url.rpartition(":")[2])
+        with Connection(port) as connection:
+            caller = Caller(connection, mix, SOLO, seed="caller 0", callers=8)
+            return caller.ask_until(lambda: next(turns, None) is None)
+
+
+def test_callers_find_what_differs_and_what_is_not_refused_as_it_has_to_be() -> None:
+    right = see(30, Scripted.of(RESULT))
+    moved = {"result": {**RESULT["result"], "option_logits": [1.5, -2.2500000000000004]}}
+    wrong = see(30, Scripted.of(moved))
+    broken = see(30, Scripted(200, b"{"))
+
+    # The scripted adapter takes the invalid requests for valid ones.
+    assert {fault.kind for fault in right.faults} == {"wrong refusal"}
+    assert right.count("wrong refusal") == right.kinds["invalid"] > 0
+    assert wrong.count("differs") == wrong.kinds["fresh"] > 15
+    assert broken.count("differs") == broken.kinds["fresh"] > 15
+    assert right.sent == wrong.sent == broken.sent == 30
+
+
+def test_callers_find_refusals_and_silence() -> None:
+    refused = see(30, Scripted.of({"code": "busy"}, status=503))
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    turns = iter(range(9))
+    with Connection(port) as connection:
+        caller = Caller(connection, Mix({"fresh": [VALID]}, [INVALID]), SOLO, seed="a", callers=1)
+        silent = caller.ask_until(lambda: next(turns, None) is None)
+
+    assert refused.count("refused") == refused.kinds["fresh"] > 15
+    assert refused.answered == {("/invocations", "busy"): refused.answered.total()}
+    assert silent.count("unanswered") == silent.sent == 9
+
+
+def test_answers_are_compared_by_what_they_say() -> None:
+    one = {"answers": {"q": {"noul": 0.5, "x_cached_tokens": 7}}, "x_timing": {"a": 1}}
+    lines = b'{"result": {"cached_tokens": 1, "id": "d"}}\n{"code": "c", "request_id": "r"}\n'
+
+    assert comparable(VALID, json.dumps(one).encode()) == {"answers": {"q": {"noul": 0.5}}}
+    of_lines = Ask("lines-0", b"", headers=endurance_mix.LINES)
+    assert comparable(of_lines, lines) == [{"result": {"id": "d"}}, {"code": "c"}]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (b'{"error": "no", "code": "busy"}', "busy"),
+        (b'{"detail": [{"loc": ["body"], "type": "wrong_type"}]}', "wrong_type"),
+        (b'{"detail": {"error_type": "not_found"}}', "not_found"),
+        (b"<html>", ""),
+        (b"[]", ""),
+    ],
+)
+def test_codes_of_both_formats(answer: bytes, code: str) -> None:
+    assert code_of(answer) == code
+
+
+def test_invalid_requests_expect_what_is_documented() -> None:
+    documented = documented_errors()
+    for ask_ in invalid_requests(4096):
+        assert ask_.refusal is not None
+        status, _ = documented[ask_.refusal.code]
+        assert ask_.refusal.status in ((status, 422) if status == 400 else (status,)), ask_.name
+
+
+def still(count: int, **changes: Callable[[int], int]) -> list[Sample]:
+    """Return samples of an adapter that holds 100 MiB, but for what changes with the time."""
+    usual = {
+        "resident_bytes": 100 << 20,
+        "anonymous_bytes": 90 << 20,
+        "proportional_bytes": 95 << 20,
+        "descriptors": 20,
+        "threads": 9,
+    }
+    return [
+        Sample(
+            seconds=float(at),
+            vitals=Vitals(**{**usual, **{name: how(at) for name, how in changes.items()}}),
+            waiting=6.0,
+            answered=10 * at,
+        )
+        for at in range(count)
+    ]
+
+
+def misses(seen: Seen, counted: Counters, samples: list[Sample]) -> list[str]:
+    rows = judge(seen, samples, counted, SOLO).rows
+    return [row.what for row in rows if row.verdict == "miss"]
+
+
+def test_an_adapter_that_holds_still_and_counts_right_misses_nothing() -> None:
+    seen = Seen(
+        answered=Counter({("/invocations", "ok"): 90, ("other", "not_found"): 3}),
+        left=Counter({"/invocations": 5}),
+    )
+    # Two of the five that hung up had been answered by then.
+    counted = Counter(
+        {
+            ("/invocations", "ok"): 92,
+            ("/invocations", "caller_gone"): 3,
+            ("other", "not_found"): 3,
+        }
+    )
+    assert misses(seen, Counters(counted, 100, 0), still(100)) == []
+
+    counted["/invocations", "caller_gone"] = 2
+    assert misses(seen, Counters(counted, 100, 0), still(100)) == [
+        "requests that /metrics counts otherwise"
+    ]
+    counted["/invocations", "caller_gone"] = 3
+    counted["/invocations", "internal_error"] = 1
+    assert len(misses(seen, Counters(counted, 100, 0), still(100))) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "missed"),
+    [
+        # Filling up in the first fifth is no growth.
+        ({"resident_bytes": lambda at: (50 + min(at, 20)) << 20}, None),
+        ({"resident_bytes": lambda at: (100 << 20) + at * 30_000}, "resident memory"),
+        ({"anonymous_bytes": lambda at: (90 << 20) + at * 30_000}, "anonymous memory"),
+        ({"descriptors": lambda at: 20 + at // 20}, "file descriptors"),
+        ({"threads": lambda at: 9 + at // 20}, "threads"),
+        # Callers come and go.
+        ({"descriptors": lambda at: 20 + at % 3}, None),
+    ],
+)
+def test_what_grows_is_found(change: dict[str, Callable[[int], int]], missed: str | None) -> None:
+    found = misses(Seen(), Counters(Counter(), 0, 0), still(100, **change))
+
+    assert found == ([f"growth of {missed} after 20% of the time"] if missed else [])
+
+
+def test_what_callers_saw_is_added_up() -> None:
+    one = Seen(Counter({("/a", "ok"): 1}), Counter({"/a": 2}), Counter({"hot": 1}))
+    assert joined([one, one, Seen()]).sent == 6
+
+
+def test_endurance_runs(tmp_path: Path) -> None:
+    """A few seconds on a random model of no size: memory still fills up, all else holds."""
+    model = tmp_path / "tiny.gguf"
+    write_tiny_model(model, chat_template=None)
+    out = tmp_path / "out"
+    arguments = ["--model", str(model), "--minutes", "0.05", "--states", "8", "--threads", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.endurance", *arguments, "--out", str(out)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "container"},
+        capture_output=True,
+        text=True,
+    )
+
+    assert (out / "report.json").exists(), done.stderr
+    raw = json.loads((out / "endurance.json").read_text())
+    assert raw["faults"] == []
+    assert len(raw["samples"]) > 1
+    (measured,) = json.loads((out / "report.json").read_text())["models"]
+    rows = {row["what"]: row for row in measured["outcome"]["rows"]}
+    counts = [row for row in rows.values() if row["against"] == "none" and "ests" in row["unit"]]
+    assert [row["value"]["median"] for row in counts] == [0] * 5
+    compared = rows["answers that differ from those given alone"]["note"]
+    # Both formats, all layouts and JSON Lines were asked alone; some of them again at full load.
+    assert re.match(r"[1-9]\d* answers to 117 requests; ", compared)
 
 
 def test_the_bench_runs(tmp_path: Path) -> None:
