@@ -38,6 +38,11 @@ COMMANDS = (
     "threshold",
     "report",
     "compare",
+    "batch",
+    "batch run",
+    "batch submit",
+    "batch wait",
+    "batch fetch",
 )
 
 RESULT = result("support-route", {"account_access": 0.8123, "billing": 0.1541, "sales": 0.0336})
@@ -309,7 +314,7 @@ def test_help_fits_in_80_columns(command: str) -> None:
     assert ended.returncode == 0
     assert max(map(len, ended.stdout.splitlines())) <= 80
     assert "..." not in re.sub(r"(\[ARGS\]|\{RUN\})\.\.\.", "", ended.stdout)
-    check_snapshot(f"help-{command or 'ballot'}", ended.stdout)
+    check_snapshot(f"help-{command.replace(' ', '-') or 'ballot'}", ended.stdout)
 
 
 def test_ballot_alone_shows_its_help_and_is_wrong_usage() -> None:

@@ -83,6 +83,19 @@ def test_callers_of_a_killed_process_get_no_answer_and_its_successor_gives_the_s
         assert str(adapter.port) == port
 
 
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS])
+def test_a_crash_says_where_each_thread_was(byte_model: Path, number: signal.Signals) -> None:
+    with adapter_on(byte_model).wait_ready() as adapter:
+        # As when llama.cpp gives up: the signal ends the process, and no handler can prevent it.
+        os.kill(adapter.process.pid, number)
+        status = adapter.wait()
+        told = "".join(adapter.lines)
+
+    assert status == -number
+    assert "Fatal Python error: " in told
+    assert "admission.py" in told
+
+
 # --- logits that are not finite
 
 

@@ -21,9 +21,10 @@ from tests.emulated_endpoints import adapter_image
 from tests.gguf_models import write_tiny_model
 
 ENDPOINT = "ballot-dev-decision"
+JOB = "ballot-dev-decision-20260131-120000-1f2e"
 PAGE = (ROOT / "docs/operations.md").read_text()
 # What the emulator has no service for, or no state: only the command's form is checked.
-FORM_ONLY = ("service-quotas", "continue-update-rollback")
+FORM_ONLY = ("service-quotas", "continue-update-rollback", "update-termination-protection")
 TEMPLATE = {
     "Resources": {
         "Alarm": {
@@ -85,7 +86,21 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
             if not stack["StackStatus"].endswith("IN_PROGRESS"):
                 break
         assert stack["StackStatus"] == "CREATE_COMPLETE"
+        submit(aws)
         yield aws
+
+
+def submit(aws: Aws) -> None:
+    """Start a batch job that fails: its model has no data."""
+    aws("s3").put_object(Bucket=BUCKET, Key="batch/input.jsonl", Body=b"{}\n")
+    source = {"S3DataType": "S3Prefix", "S3Uri": f"s3://{BUCKET}/batch/input.jsonl"}
+    aws("sagemaker").create_transform_job(
+        TransformJobName=JOB,
+        ModelName=aws.model(adapter_image(aws)),
+        TransformInput={"DataSource": {"S3DataSource": source}},
+        TransformOutput={"S3OutputPath": f"s3://{BUCKET}/batch/output"},
+        TransformResources={"InstanceType": "ml.c7i.xlarge", "InstanceCount": 1},
+    )
 
 
 def run(command: str, aws: Aws) -> subprocess.CompletedProcess[str]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from ballot.batch.answers import Answer
 from ballot.batch.asking import Asker
 from ballot.batch.lines import Source, look_at
 from ballot.batch.record import Output, open_output
 from ballot.batch.running import run as run_lines
 from ballot.commands.batch_jobs import fetch, jobs, stop, submit, wait
-from ballot.commands.batch_options import Input, OutputFile
+from ballot.commands.batch_options import Input, OutputFile, check_output_name
 from ballot.commands.batch_summary import Summary
 from ballot.commands.explain import Unusable
 from ballot.commands.options import (
@@ -24,7 +26,6 @@ from ballot.commands.options import (
     EndpointName,
     Key,
     Region,
-    Timeout,
     Url,
     retry_policy,
 )
@@ -35,12 +36,20 @@ from ballot.errors import BallotError
 
 _IN_FLIGHT = 4
 
+Again = Annotated[
+    bool, typer.Option("--again", help="First ask lines again whose error is retryable.")
+]
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", metavar="SECONDS", help="The time for all tries of a request."),
+]
+
 app = typer.Typer(rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
 def batch(context: typer.Context) -> None:
-    """Answer a file of requests: now, or by SageMaker batch transform.
+    """Answer a file of requests: here, or by batch transform.
 
     \b
     ballot batch run requests.jsonl -o answers.jsonl -e ballot-dev-decision
@@ -63,6 +72,7 @@ def run(
     url: Url = None,
     model: Model = None,
     concurrency: Concurrency = _IN_FLIGHT,
+    again: Again = False,
     as_json: AsJson = False,
     timeout: Timeout = DEFAULT_TIMEOUT,
     region: Region = None,
@@ -76,7 +86,8 @@ def run(
     ballot batch run requests.jsonl.gz -o answers.jsonl --model model.gguf
 
     After an interruption of any kind the same command goes on where it was. Exit
-    status 1: some lines got an error, and the output says which.
+    status 1: some lines got an error, and the output says which. With --again those
+    are asked again whose error is retryable.
 
     Needs sagemaker:InvokeEndpoint with --endpoint.
     """
@@ -85,21 +96,50 @@ def run(
     policy = retry_policy(timeout)
     looked_at = _look_at(source, output)
     begun = time.monotonic()
+
+    @contextmanager
+    def asking() -> Iterator[Asker]:
+        with respondent.reach() as target, target.connect_lines() as transport:
+            yield Asker(transport, policy)
+
+    if again and output.exists():
+        with open_output(output, looked_at) as kept, _telling_how_far(kept, looked_at):
+            if kept.before.retryable:
+                with (
+                    asking() as asker,
+                    kept.renew() as renewal,
+                    bar(total=kept.before.retryable, done=0) as advance,
+                ):
+                    keep = _counting(renewal.keep, advance)
+                    run_lines(renewal.lines(looked_at), asker, hands=concurrency, keep=keep)
     with open_output(output, looked_at) as kept, _telling_how_far(kept, looked_at):
         if kept.lines < looked_at.lines:
             with (
-                respondent.reach() as target,
-                target.connect_lines() as transport,
+                asking() as asker,
                 bar(total=looked_at.lines, done=kept.lines) as advance,
             ):
-                asker = Asker(transport, policy)
-                run_lines(looked_at, kept, asker, hands=concurrency, advance=advance)
+                keep = _counting(kept.keep, advance)
+                left = looked_at.read(after=kept.lines)
+                run_lines(left, asker, hands=concurrency, keep=keep)
     seconds = time.monotonic() - begun
     summary = Summary(output=output, before=kept.before, now=kept.tally, seconds=seconds)
     return summary.show(as_json=as_json)
 
 
+def _counting(
+    keep: Callable[[Sequence[Answer]], None], advance: Callable[[int], None]
+) -> Callable[[Sequence[Answer]], None]:
+    """Keep answers, and show how far it is by then."""
+
+    def keep_and_show(answers: Sequence[Answer]) -> None:
+        keep(answers)
+        advance(len(answers))
+
+    return keep_and_show
+
+
 def _look_at(path: Path, output: Path) -> Source:
+    check_output_name(output)
     if path.exists() and path.resolve() == output.resolve():
         raise Unusable("INPUT and --output are the same file", advice="name another output")
     return look_at(path)
