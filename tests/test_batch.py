@@ -367,6 +367,109 @@ def test_an_endpoint_that_goes_away_leaves_what_it_answered(work: Work) -> None:
     assert f"  {done} lines were answered before\n" in ended.stdout
 
 
+def failing(**codes: str) -> Callable[[bytes], str | None]:
+    """Return what refuses lines by a word in them."""
+    words = {word.replace("_", "-").encode(): code for word, code in codes.items()}
+    return lambda line: next((code for word, code in words.items() if word in line), None)
+
+
+def test_lines_whose_error_is_retryable_are_asked_again(work: Work) -> None:
+    """They alone, in their places; an unfinished output is finished, too."""
+    refuse = failing(d_3="scoring_failed", d_5="too_many_tokens", d_7="scoring_failed")
+    with LinesServer(refuse=refuse) as server:
+        ended = work.run(server.url)
+        assert ended.returncode == 1
+        assert "  2 may be answered later: `ballot batch run` with --again\n" in ended.stdout
+        asked = server.lines_asked
+        assert work.run(server.url).returncode == 1
+        assert server.lines_asked == asked
+    old = work.output.read_bytes().splitlines(keepends=True)
+    work.output.write_bytes(b"".join(old[:8]))
+    with LinesServer() as server:
+        ended = work.run(server.url, "--again", "--json")
+    assert ended.returncode == 1
+    said = json.loads(ended.stdout)
+    assert (said["errors"], said["retryable"]) == ({"too_many_tokens": 1}, 0)
+    assert sorted(b"".join(request.body for request in server.received).splitlines()) == sorted(
+        encoded(*map(decision, (3, 7, 9, 10))).splitlines()
+    )
+    assert work.ids() == [*TEN[:4], "too_many_tokens", *TEN[5:]]
+    new = work.output.read_bytes().splitlines(keepends=True)
+    assert [place for place in range(8) if old[place] != new[place]] == [2, 6]
+    assert {path.name for path in work.output.parent.iterdir()} == {
+        "in.jsonl",
+        "out.jsonl",
+        "out.jsonl.batch.json",
+    }
+
+
+def test_asking_again_keeps_what_it_got_when_the_endpoint_goes_away(work: Work) -> None:
+    with LinesServer(refuse=failing(d_3="scoring_failed", d_7="scoring_failed")) as server:
+        work.run(server.url)
+
+    def until_line_7(_: Received, lines: list[bytes]) -> Scripted | None:
+        return BUSY if any(b"d-7" in line for line in lines) else ANSWER
+
+    with LinesServer(script=until_line_7) as server:
+        ended = work.run(server.url, "--again", "--timeout", "0.3", "--concurrency", "1")
+    assert ended.returncode == 3
+    assert work.ids() == [*TEN[:6], "scoring_failed", *TEN[7:]]
+    assert not list(work.output.parent.glob("*.again"))
+
+
+def test_a_kill_while_asking_again_leaves_the_output_as_it_was(work: Work) -> None:
+    with LinesServer(refuse=lambda _: "scoring_failed") as server:
+        work.run(server.url)
+    before = work.output.read_bytes()
+    with LinesServer(seconds_per_line=0.2) as server:
+        process = work.start(server.url, "--again", "--concurrency", "1")
+        deadline = time.monotonic() + PATIENCE
+        while server.lines_asked < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+        assert work.output.read_bytes() == before
+    with LinesServer() as server:
+        assert work.run(server.url, "--again").returncode == 0
+    assert work.ids() == TEN
+
+
+def refusal(status: int) -> Scripted:
+    return Scripted.of({"error": "no lines here", "code": "invalid_json"}, status)
+
+
+def test_a_server_that_refuses_every_request_ends_it_early(tmp_path: Path) -> None:
+    work = Work(tmp_path, encoded(*map(decision, range(1, 101))))
+    with LinesServer(script=lambda *_: refusal(400)) as server:
+        ended = work.run(server.url)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("ballot: 0 of 100 lines answered: no lines here (invalid_json)")
+    assert len(server.received) < 20
+    assert work.output.read_bytes() == b""
+
+
+def test_first_lines_that_are_refused_themselves_keep_their_errors(tmp_path: Path) -> None:
+    """Two bad ones may be bad; and of one that is too large, its size is to blame."""
+
+    def picky(_: Received, lines: list[bytes]) -> Scripted | None:
+        if any(b"too large" in line for line in lines):
+            return refusal(413)
+        return refusal(400) if any(b"bad" in line for line in lines) else ANSWER
+
+    lines = [b"too large"] * 5 + [b"bad"] * 2
+    work = Work(tmp_path, encoded(*lines, decision(1), b"bad"))
+    with LinesServer(script=picky) as server:
+        ended = work.run(server.url)
+    assert ended.returncode == 1, ended.stderr
+    assert work.ids() == [*["invalid_json"] * 7, "d-1", "invalid_json"]
+    short = Work(tmp_path, encoded(*lines), "short.jsonl")
+    short.output = tmp_path / "short-out.jsonl"
+    with LinesServer(script=picky) as server:
+        assert short.run(server.url).returncode == 1
+    assert short.ids() == ["invalid_json"] * 7
+
+
 def test_a_finished_run_asks_nothing_and_says_the_same(work: Work) -> None:
     with LinesServer() as server:
         first = work.run(server.url)
@@ -415,7 +518,7 @@ def test_another_model_is_refused(work: Work) -> None:
     assert kept
     with LinesServer(sha256="f" * 64) as server:
         ended = work.run(server.url)
-    assert ended.returncode == 2
+    assert ended.returncode == 1
     assert "another model answers than before: its SHA-256 was 13c16f4" in ended.stderr
     assert f"and is {'f' * 64}" in ended.stderr
     assert work.output.read_bytes() == kept
@@ -427,6 +530,9 @@ def test_the_output_of_something_else_is_left_alone(work: Work) -> None:
     assert ended.returncode == 2
     assert f"{work.output} is there already, and is no output of `ballot batch run`" in ended.stderr
     assert work.output.read_text() == "precious"
+    ended = ballot("batch", "run", str(work.input), "-o", "out.gz", "--url", "http://x")
+    assert ended.returncode == 2
+    assert "out.gz would not be gzip; name a file without .gz" in ended.stderr
     ended = ballot("batch", "run", str(work.input), "-o", str(work.input), "--url", "http://x")
     assert ended.returncode == 2
     assert "INPUT and --output are the same file" in ended.stderr
@@ -448,6 +554,22 @@ def test_a_broken_output_is_told(work: Work, content: bytes, reason: str) -> Non
     assert ended.returncode == 2
     assert f"{work.output} is broken: " in ended.stderr
     assert reason in ended.stderr
+
+
+def test_an_empty_file_is_taken_as_the_output(work: Work) -> None:
+    work.output.touch()
+    with LinesServer() as server:
+        assert work.run(server.url).returncode == 0
+    assert work.ids() == TEN
+
+
+def test_an_output_that_another_has_begun_is_not_bound_anew(work: Work) -> None:
+    with work.output.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        ended = work.run("http://127.0.0.1:9")
+    assert ended.returncode == 2
+    assert f"another process is writing {work.output}" in ended.stderr
+    assert not work.output.with_name("out.jsonl.batch.json").exists()
 
 
 def test_two_at_one_output_is_refused(work: Work) -> None:

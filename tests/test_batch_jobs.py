@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,11 +193,15 @@ def test_a_job_that_fails_or_is_stopped_says_so(bulk: Bulk, tmp_path: Path) -> N
     assert f"{job} is Failed, and has no answers" in fetched.stderr
     assert not output.exists()
 
-    requests.write_bytes(encoded(*map(decision, range(1, 10_001))))
-    job = bulk.submit(str(requests), "-e", ENDPOINT)
+    requests.write_bytes(encoded(*map(decision, range(1, 4_001))))
+    job = bulk.submit(str(requests), "-e", ENDPOINT, "--instances", "4")
     still = bulk.ballot("wait", job, "--timeout", "0.1")
     assert still.returncode == 3
     assert f"{job} is still InProgress after 0.1 s" in still.stderr
+    deadline = time.monotonic() + PATIENCE
+    while not any(key.startswith("output/") for key in bulk.keys(job)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     stopped = bulk.ballot("stop", job)
     assert stopped.returncode == 0
     assert re.match(rf"{job}: (Stopping|Stopped) on ", stopped.stdout)
@@ -205,6 +210,23 @@ def test_a_job_that_fails_or_is_stopped_says_so(bulk: Bulk, tmp_path: Path) -> N
     listed = bulk.ballot("list", "-e", ENDPOINT, "--json")
     names = {item["name"]: item["status"] for item in json.loads(listed.stdout)}
     assert names[job] == "Stopped"
+
+    fetched = bulk.ballot("fetch", job, "-o", str(output))
+    assert fetched.returncode == 1
+    found = answers(output)
+    missing = [number for number, answer in enumerate(found, start=1) if "result" not in answer]
+    assert len(found) == 4_000 > len(missing) > 0 == len(missing) % 250
+    for number in missing:
+        answer = found[number - 1]
+        assert (answer["code"], answer["retryable"]) == ("not_answered", True)
+        assert (answer["line"], answer["id"]) == (number, f"d-{number}")
+    (program,) = re.findall(r"`sed -n '(.+)' INPUT`", fetched.stderr)
+    left = subprocess.run(["sed", "-n", program, requests], capture_output=True, check=True).stdout
+    assert left == encoded(*map(decision, missing))
+    again = bulk.ballot("run", str(requests), "-o", str(output), "-e", ENDPOINT, "--again")
+    assert again.returncode == 0, again.stderr
+    ids = [answer["result"]["id"] for answer in answers(output)]
+    assert ids == [f"d-{number}" for number in range(1, 4_001)]
 
 
 @pytest.mark.parametrize(
@@ -257,11 +279,11 @@ def test_a_job_whose_answers_are_short_is_told(bulk: Bulk, tmp_path: Path) -> No
     body = bulk.aws("s3").get_object(Bucket=BUCKET, Key=key)["Body"].read()
     bulk.aws("s3").put_object(Bucket=BUCKET, Key=key, Body=body.split(b"\n")[0] + b"\n")
     ended = bulk.ballot("fetch", job, "-o", str(output))
-    assert ended.returncode == 2
+    assert ended.returncode == 1
     assert "part-00001.jsonl has 1 answers to 2 lines" in ended.stderr
     bulk.aws("s3").delete_object(Bucket=BUCKET, Key=key)
     ended = bulk.ballot("fetch", job, "-o", str(output))
-    assert ended.returncode == 2
+    assert ended.returncode == 1
     assert "there are no answers to part-00001.jsonl in " in ended.stderr
     assert list(tmp_path.iterdir()) == [requests]
 
@@ -270,7 +292,7 @@ def test_the_commands_of_the_page_run_as_they_stand(bulk: Bulk, tmp_path: Path) 
     """Only the server's port is another one."""
     page = (ROOT / "docs" / "batch.md").read_text()
     commands = "\n".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
-    assert commands.count("ballot batch ") == 7
+    assert commands.count("ballot batch ") == 8
     (tmp_path / "requests.jsonl").write_bytes(encoded(*map(decision, range(1, 21))))
     shutil.copy(bulk.model_file, tmp_path / "model.gguf")
     with LinesServer() as server:
@@ -286,7 +308,7 @@ def test_the_commands_of_the_page_run_as_they_stand(bulk: Bulk, tmp_path: Path) 
         )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     outputs = re.findall(r"-o (\S+)", commands)
-    assert len(outputs) == 4
+    assert len(outputs) == 5
     for name in outputs:
         ids = [answer["result"]["id"] for answer in answers(tmp_path / name)]
         assert ids == [f"d-{number}" for number in range(1, 21)]

@@ -9,7 +9,7 @@ from typing import Any
 import botocore.session
 import pytest
 
-from tests.invalid_environments import changed
+from tests.invalid_environments import KEY, changed
 from tests.synthesis import Synthesis, Template, only, resources, synthesize
 
 BUCKET = "${Bucket/Bucket.Arn}"
@@ -56,11 +56,34 @@ def test_the_endpoint_says_which_model_that_is(bulk: Synthesis) -> None:
     assert variant["ModelName"] == "${Endpoint/Model.ModelName}"
 
 
-def test_an_endpoint_that_is_packed_itself_needs_no_second_model(tmp_path: Path) -> None:
+def test_an_endpoint_that_is_packed_itself_names_its_own_model(tmp_path: Path) -> None:
     changes = {"endpoints/cpu/batch": True, "endpoints/cpu/compression": "gzip"}
     template = synthesize("dev", tmp_path, settings=changed(changes)).readable()["Ballot-dev-cpu"]
     assert list(models(template)) == ["ModelDataUrl"]
-    assert "ballot:batch-model" not in only(template, "AWS::SageMaker::Endpoint")["Tags"]
+    tags = only(template, "AWS::SageMaker::Endpoint")["Tags"]
+    assert tags["ballot:batch-model"] == "${Endpoint/Model.ModelName}"
+
+
+def test_packed_alone_does_no_bulk_work(tmp_path: Path) -> None:
+    changes = {"endpoints/cpu/compression": "gzip", "kms_key": KEY}
+    template = synthesize("dev", tmp_path, settings=changed(changes)).readable()["Ballot-dev-cpu"]
+    tags = only(template, "AWS::SageMaker::Endpoint")["Tags"]
+    assert not {"ballot:batch-model", "ballot:kms-key"} & set(tags)
+
+
+def test_a_key_is_told_and_may_encrypt_what_a_job_leaves(tmp_path: Path) -> None:
+    """An endpoint on local disks takes no volume key, but its jobs run elsewhere too."""
+    changes = {
+        "endpoints/cpu/batch": True,
+        "endpoints/cpu/instance_type": "ml.c5d.2xlarge",
+        "kms_key": KEY,
+    }
+    templates = synthesize("dev", tmp_path, settings=changed(changes)).readable()
+    endpoint = only(templates["Ballot-dev-cpu"], "AWS::SageMaker::Endpoint")
+    assert endpoint["Tags"]["ballot:kms-key"] == KEY
+    shared = templates["Ballot-dev-Artifacts"]
+    for action in ("kms:Decrypt", "kms:GenerateDataKey", "kms:CreateGrant", "kms:DescribeKey"):
+        assert KEY in allowed(shared, "cpu", action)
 
 
 def statements(template: Template, endpoint: str) -> list[dict[str, Any]]:
@@ -102,9 +125,14 @@ def test_only_its_role_may_read_inputs_and_write_outputs(bulk: Synthesis) -> Non
 def test_what_bulk_work_leaves_in_the_bucket_goes_after_a_month(bulk: Synthesis) -> None:
     bucket = only(bulk.templates["Ballot-dev-Artifacts"], "AWS::S3::Bucket")
     rules = bucket["LifecycleConfiguration"]["Rules"]
-    assert {"Id": "BulkWork", "Prefix": "batch/", "Status": "Enabled", "ExpirationInDays": 30} in (
-        rules
-    )
+    # Of a bucket with versions, expiring leaves the old one, which has to go as well.
+    assert {
+        "Id": "BulkWork",
+        "Prefix": "batch/",
+        "Status": "Enabled",
+        "ExpirationInDays": 30,
+        "NoncurrentVersionExpiration": {"NoncurrentDays": 1},
+    } in rules
 
 
 def test_cdk_nag_finds_nothing_that_is_not_acknowledged(bulk: Synthesis) -> None:

@@ -79,7 +79,7 @@ def test_a_file_that_is_there_is_left_alone(
     ended = ballot(*command, str(overconfident), "--out", str(out))
     assert (ended.returncode, out.read_text()) == (2, "mine")
     assert ended.stderr == (
-        f"ballot: {out} is there already; name another file with --out, or delete it\n"
+        f"ballot: {out} is there already; name another file, or delete it\n"
     )
 
 

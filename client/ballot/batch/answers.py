@@ -11,27 +11,32 @@ from typing import Any
 from ballot.batch.lines import Line
 from ballot.errors import BallotError, InvalidAnswer
 
-# Retryable, but not here: an endpoint that fails a few times in a row stops serving everybody.
-_FAILED_SCORINGS = frozenset({"scoring_failed", "internal_error"})
+# Retryable, but not at once: an endpoint that fails a few times in a row stops serving everybody,
+# and a line whose time is spent has been tried for all of it.
+_NOT_AT_ONCE = frozenset({"scoring_failed", "internal_error", "budget_spent"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """A line of the output, without its line feed, and what it says.
 
-    `code` is the error's, or None where the line is an answer; `passing` says whether the same
-    line may well be answered a moment later. `model_sha256` is None where the answer names none,
-    as System One's do not.
+    `code` is the error's, or None where the line is an answer; `retryable` is what the error says.
+    `model_sha256` is None where the answer names none, as System One's do not.
     """
 
     line: bytes
     code: str | None = None
     message: str = ""
-    passing: bool = False
+    retryable: bool = False
     decisions: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
     model_sha256: str | None = None
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same line may well be answered a moment later."""
+        return self.retryable and self.code not in _NOT_AT_ONCE
 
 
 def read_answer(line: bytes, *, place: int, number: int) -> Answer:
@@ -87,6 +92,7 @@ class Tally:
     decisions: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
+    retryable: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: Tally) -> Tally:
@@ -95,6 +101,7 @@ class Tally:
             decisions=self.decisions + other.decisions,
             input_tokens=self.input_tokens + other.input_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
+            retryable=self.retryable + other.retryable,
             errors=self.errors + other.errors,
         )
 
@@ -105,6 +112,7 @@ class Tally:
             self.decisions += answer.decisions
             self.input_tokens += answer.input_tokens
             self.cached_tokens += answer.cached_tokens
+            self.retryable += answer.retryable
             if answer.code is not None:
                 self.errors[answer.code] += 1
 
@@ -142,7 +150,7 @@ def _error(value: Mapping[str, Any]) -> Answer:
         line=json.dumps(value, separators=(",", ":")).encode(),
         code=code,
         message=str(message),
-        passing=retryable is True and code not in _FAILED_SCORINGS,
+        retryable=retryable is True,
     )
 
 

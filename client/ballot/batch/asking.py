@@ -26,8 +26,11 @@ from ballot.transport import Reply
 _MOST_ATTEMPTS = 1000
 # No answer to a line may be the line's fault; to several in a row it is the endpoint's.
 _MOST_UNANSWERED_IN_A_ROW = 3
+# A server that refused each of its first lines, alone and whole, knows no such requests.
+_MOST_REFUSED_AT_FIRST = 3
 # What a request is refused with for what is in it.
 _REFUSED_CONTENT = frozenset({400, 413, 422})
+_TOO_LARGE = 413
 _GATEWAY_TIME_OUT = 504
 
 
@@ -50,6 +53,11 @@ class Asker:
     ) -> None:
         self._transport, self._policy, self._clock = transport, policy, clock or Clock()
         self._patience = _Patience()
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether any request has been answered yet, be it with errors of its lines."""
+        return self._patience.has_answer
 
     def ask(self, lines: Sequence[Line]) -> list[Answer]:
         """Return the answers to the lines, in their order.
@@ -84,7 +92,10 @@ class Asker:
         return [*self._halved(lines[:half]), *self._halved(lines[half:])]
 
     def _unanswered(self, line: Line, error: BallotError) -> Answer:
-        if _is_too_slow(error) and not self._patience.allows():
+        allowed = (
+            self._patience.allows() if _is_too_slow(error) else self._patience.allows_refusal(error)
+        )
+        if not allowed:
             raise error
         return own_error(error, line)
 
@@ -117,7 +128,7 @@ class _Patience:
 
     def __init__(self) -> None:
         self.has_answer = False
-        self._in_a_row = 0
+        self._in_a_row = self._refused = 0
         self._lock = threading.Lock()
 
     def renew(self) -> None:
@@ -130,6 +141,12 @@ class _Patience:
         with self._lock:
             self._in_a_row += 1
             return self.has_answer and self._in_a_row < _MOST_UNANSWERED_IN_A_ROW
+
+    def allows_refusal(self, error: BallotError) -> bool:
+        """Take note of a line that was refused alone; return whether that may be its own fault."""
+        with self._lock:
+            self._refused += error.status != _TOO_LARGE
+            return self.has_answer or self._refused < _MOST_REFUSED_AT_FIRST
 
 
 def _read(reply: Reply, lines: Sequence[Line]) -> list[Answer]:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from ballot.batch.answers import Answer
 from ballot.batch.asking import Asker
-from ballot.batch.lines import Line, Source
-from ballot.batch.record import Output
+from ballot.batch.lines import Line
 from ballot.calls import MAX_BODY_BYTES
 
 # SageMaker gives an answer 60 seconds; the next request may well take some times as long.
@@ -32,36 +31,40 @@ class _Answered:
 
 
 def run(
-    source: Source,
-    output: Output,
+    lines: Iterator[Line],
     asker: Asker,
     *,
     hands: int,
-    advance: Callable[[int], None],
+    keep: Callable[[Sequence[Answer]], None],
 ) -> None:
-    """Answer the lines that `output` lacks, with `hands` requests at a time.
+    """Answer lines, with `hands` requests at a time.
 
-    `advance` is told how many more lines are answered, each time some are. What is asked and not
-    kept yet when this ends early is left to itself: its lines are asked again by the next run.
+    `keep` is given the answers, in the order of the lines: errors too, but none of them before the
+    first answer, for until then they may be the server's. What is asked and not kept yet when this
+    ends early is left to itself: its lines are asked again by the next run.
 
     Raises:
         BallotError: the endpoint does not answer, or the files are not what they were.
         OSError: the output cannot be written.
     """
     pace = _Pace()
-    requests = _Requests(source.read(after=output.lines), pace)
+    requests = _Requests(lines, pace)
+    waiting: list[Answer] = []
     with closing(_Crew(hands, asker)) as crew:
         under_way: deque[Future[_Answered]] = deque()
         while True:
             # Twice as many, so that no hand is idle while the first of them is waited for.
-            while len(under_way) < 2 * hands and (lines := requests.take()):
-                under_way.append(crew.ask(lines))
-            if not under_way:
+            while len(under_way) < 2 * hands and (taken := requests.take()):
+                under_way.append(crew.ask(taken))
+            if under_way:
+                answered = under_way.popleft().result()
+                pace.learn(len(answered.answers), answered.seconds)
+                waiting.extend(answered.answers)
+            if waiting and (asker.has_answer or not under_way):
+                keep(waiting)
+                waiting = []
+            elif not under_way:
                 return
-            answered = under_way.popleft().result()
-            pace.learn(len(answered.answers), answered.seconds)
-            output.keep(answered.answers)
-            advance(len(answered.answers))
 
 
 class _Pace:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ import typer
 
 from ballot.batch.answers import Answer
 from ballot.batch.asking import Asker
-from ballot.batch.lines import Source, look_at
+from ballot.batch.lines import Line, Source, look_at
 from ballot.batch.record import Output, open_output
 from ballot.batch.running import run as run_lines
 from ballot.commands.batch_jobs import fetch, jobs, stop, submit, wait
@@ -33,6 +34,7 @@ from ballot.commands.plan import Concurrency, Model, Respondent, check_concurren
 from ballot.commands.status import Status
 from ballot.commands.watch import bar
 from ballot.errors import BallotError
+from ballot.retry import RetryPolicy
 
 _IN_FLIGHT = 4
 
@@ -95,47 +97,56 @@ def run(
     check_concurrency(concurrency)
     policy = retry_policy(timeout)
     looked_at = _look_at(source, output)
+    work = _Work(respondent=respondent, policy=policy, hands=concurrency)
     begun = time.monotonic()
-
-    @contextmanager
-    def asking() -> Iterator[Asker]:
-        with respondent.reach() as target, target.connect_lines() as transport:
-            yield Asker(transport, policy)
-
     if again and output.exists():
-        with open_output(output, looked_at) as kept, _telling_how_far(kept, looked_at):
-            if kept.before.retryable:
-                with (
-                    asking() as asker,
-                    kept.renew() as renewal,
-                    bar(total=kept.before.retryable, done=0) as advance,
-                ):
-                    keep = _counting(renewal.keep, advance)
-                    run_lines(renewal.lines(looked_at), asker, hands=concurrency, keep=keep)
+        _ask_again(work, looked_at, output)
     with open_output(output, looked_at) as kept, _telling_how_far(kept, looked_at):
         if kept.lines < looked_at.lines:
-            with (
-                asking() as asker,
-                bar(total=looked_at.lines, done=kept.lines) as advance,
-            ):
-                keep = _counting(kept.keep, advance)
-                left = looked_at.read(after=kept.lines)
-                run_lines(left, asker, hands=concurrency, keep=keep)
+            left = looked_at.read(after=kept.lines)
+            work.do(left, kept.keep, total=looked_at.lines, done=kept.lines)
     seconds = time.monotonic() - begun
     summary = Summary(output=output, before=kept.before, now=kept.tally, seconds=seconds)
     return summary.show(as_json=as_json)
 
 
-def _counting(
-    keep: Callable[[Sequence[Answer]], None], advance: Callable[[int], None]
-) -> Callable[[Sequence[Answer]], None]:
-    """Keep answers, and show how far it is by then."""
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """Who is asked, and how."""
 
-    def keep_and_show(answers: Sequence[Answer]) -> None:
-        keep(answers)
-        advance(len(answers))
+    respondent: Respondent
+    policy: RetryPolicy
+    hands: int
 
-    return keep_and_show
+    def do(
+        self,
+        lines: Iterator[Line],
+        keep: Callable[[Sequence[Answer]], None],
+        *,
+        total: int,
+        done: int,
+    ) -> None:
+        """Have lines answered, and show how many of the `total` are."""
+        with (
+            self.respondent.reach() as target,
+            target.connect_lines() as transport,
+            bar(total=total, done=done) as advance,
+        ):
+
+            def keep_and_show(answers: Sequence[Answer]) -> None:
+                keep(answers)
+                advance(len(answers))
+
+            run_lines(lines, Asker(transport, self.policy), hands=self.hands, keep=keep_and_show)
+
+
+def _ask_again(work: _Work, source: Source, output: Path) -> None:
+    """Ask the lines again whose error is retryable."""
+    with open_output(output, source) as kept, _telling_how_far(kept, source):
+        if kept.before.retryable:
+            with kept.renew() as renewal:
+                lines = renewal.lines(source)
+                work.do(lines, renewal.keep, total=kept.before.retryable, done=0)
 
 
 def _look_at(path: Path, output: Path) -> Source:

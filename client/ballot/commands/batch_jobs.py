@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from ballot.batch.lines import look_at
-from ballot.commands.batch_options import Input, JobName, OutputFile
+from ballot.commands.batch_options import Input, JobName, OutputFile, check_output_name
 from ballot.commands.batch_summary import Summary
 from ballot.commands.decide import print_json
 from ballot.commands.explain import Problem, Unusable
@@ -22,7 +22,7 @@ from ballot.commands.options import AsJson, Region
 from ballot.commands.output_file import check_new
 from ballot.commands.screen import make_console, printable
 from ballot.commands.status import Status
-from ballot.commands.transform_jobs import ENDED, Job, Request, TransformJobs
+from ballot.commands.transform_jobs import ENDED, Fetched, Job, Request, TransformJobs
 from ballot.errors import DeadlineExceeded
 
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 1.0, 15.0
@@ -61,6 +61,7 @@ def submit(
 
     Needs sagemaker:DescribeEndpoint, DescribeEndpointConfig, DescribeModel, ListTags,
     AddTags, CreateTransformJob and DescribeTransformJob; s3:PutObject under batch/.
+    Under a key of your own also kms:CreateGrant, DescribeKey, Decrypt, GenerateDataKey.
     """
     looked_at = look_at(source)
     request = Request(
@@ -118,32 +119,39 @@ def fetch(
     as_json: AsJson = False,
     region: Region = None,
 ) -> Status:
-    """Fetch the answers of a completed job.
+    """Fetch the answers of a job that has ended.
 
     \b
     ballot batch fetch ballot-dev-decision-20260131-120000-1f2e -o answers.jsonl
 
     The file is written once it is whole: a line for each line of the input, in order.
-    Exit status 1: some lines got an error, and the output says which.
+    Exit status 1: some lines got an error, and the output says which. Of a job that
+    has failed, or was stopped, those without an answer have the error not_answered.
 
     Needs sagemaker:DescribeTransformJob; s3:ListBucket and GetObject under batch/.
+    Under a key of your own also kms:Decrypt.
     """
+    check_output_name(output)
     check_new(output)
     if not output.absolute().parent.is_dir():
         raise Unusable(f"there is no folder for {output}", advice="make it, or name another")
     jobs_of_aws = TransformJobs(region)
     found = jobs_of_aws.find(job)
-    if found.status != "Completed":
+    fetched = jobs_of_aws.fetch(found, output.absolute()) if found.status in ENDED else None
+    if fetched is None:
         raise Problem(
             f"{found.name} is {found.status}, and has no answers",
             advice=f"`ballot batch wait {found.name}` waits, and says why it failed if it did",
         )
-    tally = jobs_of_aws.fetch(found, output.absolute())
-    return Summary(output=output, now=tally, seconds=found.seconds).show(as_json=as_json)
+    summary = Summary(output=output, now=fetched.tally, seconds=found.seconds)
+    status = summary.show(as_json=as_json)
+    if fetched.missing:
+        print(f"ballot: {_missing(found, fetched)}", file=sys.stderr)
+    return status
 
 
 def stop(job: JobName, as_json: AsJson = False, region: Region = None) -> None:
-    """Stop a job; what it has answered by then is lost.
+    """Stop a job; of its answers there are at best those to whole parts of its input.
 
     Needs sagemaker:DescribeTransformJob and StopTransformJob.
     """
@@ -155,7 +163,7 @@ def stop(job: JobName, as_json: AsJson = False, region: Region = None) -> None:
 
 
 def jobs(endpoint: Endpoint, as_json: AsJson = False, region: Region = None) -> None:
-    """List the jobs that were submitted for an endpoint, the newest first.
+    """List an endpoint's jobs, newest first.
 
     Needs sagemaker:ListTransformJobs.
     """
@@ -165,6 +173,15 @@ def jobs(endpoint: Endpoint, as_json: AsJson = False, region: Region = None) -> 
         return
     for job in found:
         print(printable(f"{job['name']}  {job['status']}  {job['created'][:16]} UTC"))
+
+
+def _missing(job: Job, fetched: Fetched) -> str:
+    """Say which lines of the input have no answer, so that `sed -n` finds them."""
+    lines = ";".join(f"{first},{last}p" for first, last in fetched.missing)
+    return (
+        f"{printable(job.name)} is {job.status}, and did not answer these lines: `sed -n "
+        f"'{lines}' INPUT` has them, to submit or, with `ballot batch run --again`, to ask now"
+    )
 
 
 def _await_end(

@@ -40,6 +40,7 @@ class Summary:
             "lines": counted.lines,
             "answered": counted.lines - counted.errors.total(),
             "errors": dict(counted.errors.most_common()),
+            "retryable": counted.retryable,
             "decisions": counted.decisions,
             "input_tokens": counted.input_tokens,
             "cached_tokens": counted.cached_tokens,
@@ -73,3 +74,7 @@ class Summary:
             console.print(f"  {self.before.lines} lines were answered before")
         for code, count in counted.errors.most_common():
             console.print(f"  {printable(code)}: {count}")
+        if counted.retryable:
+            console.print(
+                f"  {counted.retryable} may be answered later: `ballot batch run` with --again"
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ballot.batch.errors import BatchError
+from ballot.batch.errors import BatchError, BatchFailed
 from ballot.commands.screen import printable
 from ballot.commands.status import Status
 from ballot.errors import (
@@ -105,6 +105,7 @@ _ADVICE: tuple[tuple[type[BallotError], str, Status], ...] = (
     ),
     (DeadlineExceeded, "give it more time with --timeout, or try later", Status.UNREACHABLE),
     (RunError, "", Status.USAGE),
+    (BatchFailed, "", Status.FAILED),
     (BatchError, "", Status.USAGE),
     (GateError, "", Status.USAGE),
 )

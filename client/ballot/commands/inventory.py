@@ -38,13 +38,11 @@ class DeployedModel:
     """The model data of an endpoint: its S3 URI, and the SHA-256 of the GGUF in it.
 
     `sha256` is the manifest's; where that cannot be read, it is None and `sha256_start`, which the
-    URI of an artifact of ours holds, has the first 16 digits. `is_archive` says whether it is given
-    in the one way that batch transform takes, as a packed archive.
+    URI of an artifact of ours holds, has the first 16 digits.
     """
 
     uri: str
     sha256: str | None
-    is_archive: bool = False
 
     @property
     def sha256_start(self) -> str | None:
@@ -78,6 +76,11 @@ class Provenance:
     def batch_model(self) -> str | None:
         """The name of the SageMaker model for batch transform."""
         return self.tags.get("batch-model")
+
+    @property
+    def kms_key(self) -> str | None:
+        """The ARN of the environment's key, which is to encrypt bulk work, too."""
+        return self.tags.get("kms-key")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,11 +264,10 @@ class Inventory:
 
     def _model(self, container: dict[str, Any]) -> DeployedModel | None:
         source = container.get("ModelDataSource", {}).get("S3DataSource", {})
-        archive = container.get("ModelDataUrl")
-        uri = source.get("S3Uri") or archive
+        uri = source.get("S3Uri") or container.get("ModelDataUrl")
         if not uri:
             return None
-        return DeployedModel(uri, self._sha256(uri), is_archive=archive is not None)
+        return DeployedModel(uri, self._sha256(uri))
 
     def _sha256(self, uri: str) -> str | None:
         if uri not in self._sha256s:

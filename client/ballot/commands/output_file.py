@@ -30,9 +30,9 @@ def write_new(path: Path, text: str) -> None:
         raise _taken(path) from error
     except OSError as error:
         raise Unusable(
-            f"cannot write {path}: {error.strerror or error}", advice="name another with --out"
+            f"cannot write {path}: {error.strerror or error}", advice="name another file"
         ) from error
 
 
 def _taken(path: Path) -> Unusable:
-    return Unusable(f"{path} is there already", advice="name another file with --out, or delete it")
+    return Unusable(f"{path} is there already", advice="name another file, or delete it")

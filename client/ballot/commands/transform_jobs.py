@@ -5,11 +5,14 @@ What a job needs to be found again lies with AWS alone: under the job's name, an
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +23,10 @@ from botocore.exceptions import ClientError
 
 from ballot import __version__
 from ballot.aws_errors import error_from_botocore
-from ballot.batch.answers import Answer, Tally, read_answer
-from ballot.batch.errors import BatchError
-from ballot.batch.lines import Source
+from ballot.batch.answers import Answer, Tally, own_error, read_answer
+from ballot.batch.errors import BatchError, BatchFailed
+from ballot.batch.lines import Line, Source
+from ballot.batch.record import Binding, write_binding
 from ballot.commands.aws import CONFIG, aws_errors, make_session
 from ballot.commands.inventory import DeployedEndpoint
 from ballot.errors import BallotError, InvalidAnswer
@@ -33,6 +37,9 @@ ENDED = frozenset({"Completed", "Failed", "Stopped"})
 _MEGABYTE = 1 << 20
 # SageMaker gives parts to instances whole, so that one part an instance might wait for the slowest.
 _PARTS_PER_INSTANCE = 4
+# A job that fails, or is stopped, has answers to whole parts alone.
+_MOST_PART_LINES = 5_000
+_MOST_PART_BYTES = 256 * _MEGABYTE
 _MOST_INSTANCES = 100
 # As long as SageMaker waits for an answer at all. A line waits behind the others of its job.
 _LINE_SECONDS = 3600
@@ -40,6 +47,9 @@ _MOST_RETRIES = 3
 _NAME_CHARACTERS = 40
 _RESULT_SUFFIX = ".out"
 _LINES_KEY = "ballot-lines"
+_INPUT_KEY = "ballot-input-sha256"
+# Of the types that batch transform has, those whose disks are no part of the instance itself.
+_VOLUME_TYPES = re.compile(r"ml\.[cmr]\d+i?\.\w+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,20 +123,29 @@ class _Place:
         return f"s3://{self.bucket}/{self.prefix}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Part:
-    """One object of a job's input: its file name, and how many lines it has."""
+    """One object of a job's input: its file name, how many lines it has, and of which input."""
 
     name: str
     lines: int
+    input_sha256: str
 
 
 @dataclass(frozen=True)
 class _Object:
-    """One object of a job's output."""
+    """One object of a job's input or output."""
 
     bucket: str
     key: str
+
+
+@dataclass
+class Fetched:
+    """What was written of a job's answers; `missing` are the first and last lines without one."""
+
+    tally: Tally = field(default_factory=Tally)
+    missing: list[tuple[int, int]] = field(default_factory=list)
 
 
 class TransformJobs:
@@ -146,22 +165,22 @@ class TransformJobs:
         """
         model = _batch_model(request.endpoint)
         self._check_model(model)
-        resources = {
-            "InstanceType": self._instance_type(request),
-            "InstanceCount": _checked_instances(request.instances),
-        }
+        instance_type = self._instance_type(request)
+        _check_instances(request.instances)
         _check_input(request.source)
         name = _job_name(request.endpoint.name)
         place = _place(request).inside(name)
         self._upload(request, place.inside("input"))
+        provenance = request.endpoint.provenance
+        key = provenance.kms_key if provenance else None
         with aws_errors():
             self._sagemaker.create_transform_job(
                 TransformJobName=name,
                 ModelName=model,
-                TransformResources=resources,
+                TransformResources=_resources(instance_type, request.instances, key),
                 Tags=_tags(request.endpoint),
                 **_execution(request.source),
-                **_data(place),
+                **_data(place, key),
             )
         return self.find(name)
 
@@ -194,46 +213,72 @@ class TransformJobs:
 
     def of_endpoint(self, endpoint_name: str) -> Iterator[dict[str, Any]]:
         """Yield name, status and creation of the jobs that were submitted for an endpoint."""
-        prefix = endpoint_name[:_NAME_CHARACTERS]
+        start = _name_start(endpoint_name)
+        pattern = re.compile(rf"{re.escape(start)}-\d{{8}}-\d{{6}}-[0-9a-f]{{4}}")
         with aws_errors():
             pages = self._sagemaker.get_paginator("list_transform_jobs").paginate(
-                NameContains=prefix, SortBy="CreationTime", SortOrder="Descending"
+                NameContains=start, SortBy="CreationTime", SortOrder="Descending"
             )
             for page in pages:
                 for found in page["TransformJobSummaries"]:
-                    if found["TransformJobName"].startswith(f"{prefix}-"):
+                    if pattern.fullmatch(found["TransformJobName"]):
                         yield {
                             "name": found["TransformJobName"],
                             "status": found["TransformJobStatus"],
                             "created": found["CreationTime"].astimezone(timezone.utc).isoformat(),
                         }
 
-    def fetch(self, job: Job, output: Path) -> Tally:
-        """Write a completed job's answers, in the order of its input, whole or not at all.
+    def fetch(self, job: Job, output: Path) -> Fetched | None:
+        """Write an ended job's answers, in the order of its input, whole or not at all.
+
+        Of a job that has failed or was stopped, each line of a part without answers gets an error.
+        Beside the output lies what `ballot batch run` needs to ask lines of it again.
+
+        Returns:
+            What was written; None where the job has failed, or was stopped, without any answer.
 
         Raises:
-            BatchError: it has not one answer for each line.
+            BatchError: its input is gone, or not ours.
+            BatchFailed: it has completed, and has not one answer for each line.
             OSError: the output cannot be written.
         """
-        parts = self._parts(_Place.of(job.input))
+        place = _Place.of(job.input)
+        parts = self._parts(place)
         results = self._results(_Place.of(job.output))
-        if missing := [part.name for part in parts if part.name not in results]:
-            raise BatchError(
+        if job.status != "Completed" and not results:
+            return None
+        missing = [part.name for part in parts if part.name not in results]
+        if job.status == "Completed" and missing:
+            raise BatchFailed(
                 f"there are no answers to {missing[0]} in {job.output}", code="output_gone"
             )
-        tally = Tally()
+        fetched, model_sha256 = Fetched(), None
         with tempfile.TemporaryDirectory(prefix=".ballot-", dir=output.parent) as folder:
             unfinished = Path(folder) / "answers"
             with unfinished.open("wb") as file:
                 for part in parts:
-                    result = results[part.name]
-                    for answer in self._answers(part, result, Path(folder), tally.lines):
+                    before = fetched.tally.lines
+                    if part.name in results:
+                        answers = self._answers(part, results[part.name], Path(folder), before)
+                    else:
+                        asked = _Object(place.bucket, place.prefix + part.name)
+                        answers = self._unanswered(part, asked, Path(folder), before)
+                        _extend(fetched.missing, before + 1, before + part.lines)
+                    for answer in answers:
                         file.write(answer.line + b"\n")
-                        tally.add([answer])
+                        fetched.tally.add([answer])
+                        model_sha256 = answer.model_sha256 or model_sha256
                 file.flush()
                 os.fsync(file.fileno())
+            binding = Binding(
+                input_name=f"that of {job.name}",
+                input_sha256=parts[0].input_sha256,
+                input_lines=fetched.tally.lines,
+                model_sha256=model_sha256,
+            )
+            write_binding(output, binding)
             unfinished.replace(output)
-        return tally
+        return fetched
 
     @cached_property
     def _sagemaker(self) -> Any:
@@ -271,16 +316,16 @@ class TransformJobs:
     def _upload(self, request: Request, place: _Place) -> None:
         """Upload the input in as many parts as keep the instances busy."""
         source = request.source
-        count = 1 if request.instances == 1 else request.instances * _PARTS_PER_INSTANCE
-        sizes = _split_evenly(source.lines, min(count, source.lines))
         lines = source.read()
+        most_lines = _part_lines(source.lines, request.instances)
         with tempfile.TemporaryDirectory(prefix="ballot-") as folder:
-            for number, size in enumerate(sizes, start=1):
+            for number in itertools.count(1):
                 path = Path(folder) / f"part-{number:05}.jsonl"
-                with path.open("wb") as file:
-                    for _ in range(size):
-                        file.write(next(lines).content + b"\n")
-                extra = {"ContentType": JSON_LINES, "Metadata": {_LINES_KEY: str(size)}}
+                size = _write_part(path, lines, most_lines)
+                if not size:
+                    break
+                metadata = {_LINES_KEY: str(size), _INPUT_KEY: source.sha256}
+                extra = {"ContentType": JSON_LINES, "Metadata": metadata}
                 key = place.prefix + path.name
                 try:
                     with aws_errors():
@@ -288,7 +333,6 @@ class TransformJobs:
                 except boto3.exceptions.S3UploadFailedError as error:
                     raise _upload_error(error) from error
                 path.unlink()
-        next(lines, None)  # which finds out whether the file has changed meanwhile
 
     def _parts(self, place: _Place) -> list[_Part]:
         """Return the parts of a job's input, in order."""
@@ -296,13 +340,14 @@ class TransformJobs:
         for key in self._keys(place):
             with aws_errors():
                 head = self._s3.head_object(Bucket=place.bucket, Key=key)
-            lines = head["Metadata"].get(_LINES_KEY)
-            if lines is None:
+            lines, sha256 = (head["Metadata"].get(name) for name in (_LINES_KEY, _INPUT_KEY))
+            if lines is None or sha256 is None:
                 raise BatchError(
                     f"s3://{place.bucket}/{key} is no part of a job of `ballot batch submit`",
                     code="not_our_job",
                 )
-            parts.append(_Part(key.removeprefix(place.prefix), int(lines)))
+            name = key.removeprefix(place.prefix)
+            parts.append(_Part(name=name, lines=int(lines), input_sha256=sha256))
         if not parts:
             raise BatchError(
                 f"there is no input any more in {place.uri}, which tells what the answers are to",
@@ -341,9 +386,24 @@ class TransformJobs:
                 yield _read(line.rstrip(b"\r\n"), before + count)
         path.unlink()
         if count != part.lines:
-            raise BatchError(
+            raise BatchFailed(
                 f"{part.name} has {count} answers to {part.lines} lines", code="answers_missing"
             )
+
+    def _unanswered(
+        self, part: _Part, asked: _Object, folder: Path, before: int
+    ) -> Iterator[Answer]:
+        """Yield the errors of a part that has no answers."""
+        error = BallotError(
+            "the job ended before this line was answered", code="not_answered", retryable=True
+        )
+        path = folder / part.name
+        with aws_errors():
+            self._s3.download_file(asked.bucket, asked.key, str(path))
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=before + 1):
+                yield own_error(error, Line(number, line.removesuffix(b"\n")))
+        path.unlink()
 
 
 def _batch_model(endpoint: DeployedEndpoint) -> str:
@@ -353,16 +413,19 @@ def _batch_model(endpoint: DeployedEndpoint) -> str:
             f"{endpoint.name} is no decision endpoint, and only those answer in bulk",
             code="not_a_decision_endpoint",
         )
-    tagged = endpoint.provenance and endpoint.provenance.batch_model
-    if tagged:
-        return tagged
-    if endpoint.model_name and endpoint.model and endpoint.model.is_archive:
-        return endpoint.model_name
-    raise BatchError(
-        f"{endpoint.name} has no model that batch transform can take, which is a packed one: set "
-        '"batch": true for it in cdk.json and deploy',
-        code="no_batch_model",
-    )
+    if endpoint.provenance is None:
+        raise BatchError(
+            f"the tags of {endpoint.name} say which model does bulk work, and may not be read: "
+            "have sagemaker:ListTags granted to you",
+            code="no_tags",
+        )
+    if endpoint.provenance.batch_model is None:
+        raise BatchError(
+            f"{endpoint.name} has no model and no rights for batch transform: set "
+            '"batch": true for it in cdk.json and deploy',
+            code="no_batch_model",
+        )
+    return endpoint.provenance.batch_model
 
 
 def _check_input(source: Source) -> None:
@@ -377,18 +440,26 @@ def _check_input(source: Source) -> None:
         )
 
 
-def _checked_instances(count: int) -> int:
+def _check_instances(count: int) -> None:
     if not 1 <= count <= _MOST_INSTANCES:
         raise BatchError(
             f"{count} instances are not offered; give 1 to {_MOST_INSTANCES}",
             code="bad_instances",
         )
-    return count
 
 
-def _data(place: _Place) -> dict[str, Any]:
+def _resources(instance_type: str, instances: int, key: str | None) -> dict[str, Any]:
+    """Return what a job runs on; a key encrypts the volumes of what has any."""
+    resources = {"InstanceType": instance_type, "InstanceCount": instances}
+    if key and _VOLUME_TYPES.fullmatch(instance_type):
+        return {**resources, "VolumeKmsKeyId": key}
+    return resources
+
+
+def _data(place: _Place, key: str | None) -> dict[str, Any]:
     """Return where a job's lines come from and its answers go to, and that they are lines."""
     source = {"S3DataType": "S3Prefix", "S3Uri": place.inside("input").uri}
+    encrypted = {"KmsKeyId": key} if key else {}
     return {
         "TransformInput": {
             "DataSource": {"S3DataSource": source},
@@ -399,6 +470,7 @@ def _data(place: _Place) -> dict[str, Any]:
             "S3OutputPath": place.inside("output").uri.rstrip("/"),
             "Accept": JSON_LINES,
             "AssembleWith": "Line",
+            **encrypted,
         },
     }
 
@@ -407,8 +479,7 @@ def _execution(source: Source) -> dict[str, Any]:
     """Return how the lines are sent: each in a request of its own, however long it is.
 
     Of a request with many short lines nobody could say that it will be answered within the hour
-    that SageMaker waits for it at most; and between requests the model is idle for milliseconds.
-    How many are under way at a time, the container says itself.
+    that SageMaker waits for it at most. How many are under way at a time, the container says.
     """
     megabytes = source.longest_bytes // _MEGABYTE + 1
     return {
@@ -445,14 +516,37 @@ def _place(request: Request) -> _Place:
 
 def _job_name(endpoint_name: str) -> str:
     moment = datetime.now(timezone.utc)
-    start = endpoint_name[:_NAME_CHARACTERS].rstrip("-")
-    return f"{start}-{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return f"{_name_start(endpoint_name)}-{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-def _split_evenly(lines: int, parts: int) -> list[int]:
-    """Return how many lines each part gets."""
-    least, rest = divmod(lines, parts)
-    return [least + (number < rest) for number in range(parts)]
+def _name_start(endpoint_name: str) -> str:
+    """Return what the names of an endpoint's jobs begin with."""
+    return endpoint_name[:_NAME_CHARACTERS].rstrip("-")
+
+
+def _part_lines(lines: int, instances: int) -> int:
+    """Return how many lines a part has at most, so that instances are busy and little is lost."""
+    parts = 1 if instances == 1 else instances * _PARTS_PER_INSTANCE
+    return min(math.ceil(lines / parts), _MOST_PART_LINES)
+
+
+def _write_part(path: Path, lines: Iterator[Line], most_lines: int) -> int:
+    """Write the next lines, as many as are in a part; return how many, 0 at the end."""
+    count = size = 0
+    with path.open("wb") as file:
+        for line in lines:
+            size += file.write(line.content + b"\n")
+            count += 1
+            if count == most_lines or size >= _MOST_PART_BYTES:
+                break
+    return count
+
+
+def _extend(ranges: list[tuple[int, int]], first: int, last: int) -> None:
+    """Add lines behind those of the ranges."""
+    if ranges and ranges[-1][1] == first - 1:
+        first = ranges.pop()[0]
+    ranges.append((first, last))
 
 
 def _job(found: dict[str, Any]) -> Job:
@@ -483,7 +577,7 @@ def _read(line: bytes, number: int) -> Answer:
     try:
         return read_answer(line, place=1, number=number)
     except InvalidAnswer as error:
-        raise BatchError(error.message, code="invalid_answer") from error
+        raise BatchFailed(error.message, code="invalid_answer") from error
 
 
 def _upload_error(error: Exception) -> BallotError:
