@@ -116,7 +116,7 @@ def _watches(environment: str, settings: Endpoint) -> list[Watch]:
         *_of_answers(alarms, metrics),
         *_of_latency(alarms, metrics),
         *_of_decisions(alarms, metrics),
-        *_of_instances(alarms, metrics, least=_least_instances(settings)),
+        *_of_instances(alarms, metrics, least=settings.least_instances),
     ]
     return [watch for watch in watches if watch.threshold is not None]
 
@@ -211,12 +211,6 @@ def _of_decisions(alarms: Alarms, metrics: EndpointMetrics) -> list[Watch]:
     ]
 
 
-def _least_instances(settings: Endpoint) -> int:
-    """Return the fewest instances that scaling ever leaves, schedules included."""
-    scheduled = settings.scaling.scheduled if settings.scaling else ()
-    return min([settings.instance_count, *(item.minimum for item in scheduled)])
-
-
 def _of_instances(alarms: Alarms, metrics: EndpointMetrics, *, least: int) -> list[Watch]:
     return [
         Watch(
@@ -240,11 +234,11 @@ def _of_instances(alarms: Alarms, metrics: EndpointMetrics, *, least: int) -> li
         Watch(
             what="instances",
             means="Fewer instances report than the endpoint has at least.",
-            # There is no metric of healthy instances. Each reports its use once a minute; a sample
-            # in five may come late.
+            # There is no metric of healthy instances. Each reports its use once a minute; two
+            # samples of the five minutes may come late, and one instance less still shows.
             metric=metrics.of_instances("CPUUtilization"),
             statistic="SampleCount",
-            threshold=4 * least if alarms.instances else None,
+            threshold=5 * least - 2 if alarms.instances else None,
             of=3,
             out_of=3,
             seconds=5 * MINUTE,

@@ -50,7 +50,11 @@ class ArtifactBucket(Construct):
                     abort_incomplete_multipart_upload_after=cdk.Duration.days(1),
                 ),
                 s3.LifecycleRule(
-                    id="BulkWork", prefix=BATCH, expiration=cdk.Duration.days(KEPT_DAYS)
+                    id="BulkWork",
+                    prefix=BATCH,
+                    expiration=cdk.Duration.days(KEPT_DAYS),
+                    # Expiring only adds a version: what was in the object goes with the old one.
+                    noncurrent_version_expiration=cdk.Duration.days(1),
                 ),
             ],
         )

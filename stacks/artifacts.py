@@ -23,9 +23,11 @@ from stacks.network import Network
 from stacks.permissions import (
     MANIFEST,
     MODELS,
+    SBOMS,
     may_build,
     may_find_images,
     may_find_models,
+    may_find_sboms,
     may_read_logs,
     may_read_with,
 )
@@ -133,6 +135,7 @@ class ArtifactsStack(cdk.Stack):
                 may_read_logs([project.log_group for project in projects]),
                 may_find_images([item.ecr_repository for item in self.images.values()]),
                 *may_find_models(self.s3_bucket),
+                *may_find_sboms(self.s3_bucket),
                 *may_read_with(self.key),
             ],
             build_timeout_minutes=self.settings.build_timeout_minutes,
@@ -141,8 +144,10 @@ class ArtifactsStack(cdk.Stack):
         )
         acknowledge_wildcards(
             waiter,
-            "Manifests lie beside the models, under checksums that change with every pin.",
+            "Manifests lie beside the models, and lists of what is in images under their digests: "
+            "checksums that change with every pin.",
             objects_finding(self.s3_bucket, f"{MODELS}*/{MANIFEST}"),
+            objects_finding(self.s3_bucket, f"{SBOMS}*"),
         )
         return waiter
 
@@ -202,7 +207,7 @@ class ArtifactsStack(cdk.Stack):
             *self.models.exported,
             *(value for images in self.images.values() for value in images.exported),
             *(parts.role_arn for parts in self.lasting_parts.values()),
-            self.monitoring.topic_arn,
+            *self.monitoring.exported,
             *(self.network.exported if self.network else []),
             *([self.key.key_arn] if self.key else []),
         ]

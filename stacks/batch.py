@@ -17,6 +17,7 @@ from stacks.reading import Section
 BATCH = "batch/"
 KEPT_DAYS = 30
 BATCH_MODEL_TAG = "ballot:batch-model"
+KMS_KEY_TAG = "ballot:kms-key"
 # SageMaker's name for the log of all the transform jobs of an account.
 LOG_GROUP = "/aws/sagemaker/TransformJobs"
 

@@ -120,7 +120,7 @@ def _heading(environment: str, endpoint: Endpoint) -> str:
 
 def _rows(endpoint: Endpoint, metrics: EndpointMetrics) -> list[list[Graph]]:
     first = [_traffic(metrics), _latency(metrics), _errors(metrics)]
-    last = [_instances(metrics), _use(metrics, endpoint), _memory(metrics, endpoint)]
+    last = [_instances(metrics, endpoint), _use(metrics, endpoint), _memory(metrics, endpoint)]
     if endpoint.kind == "chat":
         return [first, [*last, *_cost(endpoint, metrics)]]
     return [
@@ -267,17 +267,19 @@ def _token_mass(metrics: EndpointMetrics) -> Graph:
     )
 
 
-def _instances(metrics: EndpointMetrics) -> Graph:
+def _instances(metrics: EndpointMetrics, endpoint: Endpoint) -> Graph:
     # Each instance reports once a minute.
+    pools = endpoint.instance_types if endpoint.pooled else ()
     return Graph(
         title="Instances that report",
         unit="instances",
         lines=[
             Series(
-                metric=metrics.of_instances("CPUUtilization"),
+                metric=metrics.of_instances("CPUUtilization", instance_type=instance_type),
                 statistic="SampleCount",
-                label="instances",
+                label=instance_type or "instances",
             )
+            for instance_type in (None, *pools)
         ],
     )
 

@@ -11,7 +11,7 @@ from constructs import Construct
 
 from stacks.alarms import EndpointMonitoring
 from stacks.artifacts import ArtifactsStack
-from stacks.batch import BATCH_MODEL_TAG
+from stacks.batch import BATCH_MODEL_TAG, KMS_KEY_TAG
 from stacks.checked_build import BuildPlan, CheckedBuild
 from stacks.checked_rollout import CheckedRollout
 from stacks.container_environment import container_environment
@@ -26,7 +26,7 @@ from stacks.sagemaker_endpoint import (
     make_model,
 )
 from stacks.scaling import TargetTracking
-from stacks.tags import ENDPOINT_TAG, tag_stack
+from stacks.tags import ENDPOINT_TAG, tag, tag_stack
 
 EXAMPLES: dict[Kind, object] = {
     "decision": {
@@ -71,9 +71,9 @@ class EndpointStack(cdk.Stack):
         images = artifacts.images[line_of(endpoint.image)]
         self.image = self._checked_build("Image", images.plan(endpoint.image))
         self.model = self._checked_model()
-        self.batch_model = self._batch_model()
         self.monitoring = self._monitoring()
         self.endpoint = self._endpoint()
+        self._allow_bulk_work()
         self.monitoring.start_with(self.endpoint.sagemaker_endpoint)
         self._check_rollout()
         self._scale()
@@ -130,15 +130,24 @@ class EndpointStack(cdk.Stack):
                 model=self._settings.model,
                 checked_model=self.model,
                 hub=self._settings.hub,
-            )
-            | self._batch_tags(),
+            ),
         )
 
-    def _batch_model(self) -> sagemaker.CfnModel | None:
-        """Make the model of bulk work, unless the endpoint's own is an archive already."""
+    def _allow_bulk_work(self) -> None:
+        """Tag the endpoint with what bulk work takes: the model, and the environment's key."""
+        if not self._settings.batch:
+            return
+        tags = {BATCH_MODEL_TAG: self._batch_model().attr_model_name}
+        if self._artifacts.key:
+            tags[KMS_KEY_TAG] = self._artifacts.key.key_arn
+        tag(self.endpoint.sagemaker_endpoint, tags)
+
+    def _batch_model(self) -> sagemaker.CfnModel:
+        """Return the model of bulk work: the endpoint's own where that is an archive already."""
         settings = self._settings
-        if not settings.batch or settings.model is None or settings.compression == "gzip":
-            return None
+        if settings.compression == "gzip":
+            return self.endpoint.sagemaker_model
+        assert settings.model is not None, "this is a bug: a decision endpoint has a model"
         archive = self._checked_build(
             "Archive", self._artifacts.models.plan(settings.model, "gzip")
         )
@@ -152,9 +161,6 @@ class EndpointStack(cdk.Stack):
             role_arn=self._artifacts.lasting_parts[settings.name].role_arn,
             place=self._place(),
         )
-
-    def _batch_tags(self) -> dict[str, str]:
-        return {BATCH_MODEL_TAG: self.batch_model.attr_model_name} if self.batch_model else {}
 
     def _model_data(self) -> ModelData | None:
         if self.model is None:

@@ -1,6 +1,7 @@
 """The metrics of an endpoint: SageMaker's, and those that its adapter's log lines give.
 
-Source of SageMaker's: its developer guide, "Amazon SageMaker AI metrics in Amazon CloudWatch".
+Source of SageMaker's: its developer guide, "Amazon SageMaker AI metrics in Amazon CloudWatch" and
+"Monitor instance pools".
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class EndpointMetrics:
     def __init__(self, environment: str, endpoint: str) -> None:
         # A metric of a log has no room for the endpoint's name but in its namespace.
         self.request_namespace = f"Ballot/{environment}/{endpoint}"
-        self._dimensions = {
+        self._dimensions: dict[str, str] = {
             "EndpointName": endpoint_name(environment, endpoint),
             "VariantName": VARIANT,
         }
@@ -117,9 +118,13 @@ class EndpointMetrics:
         """Return one of SageMaker's metrics of invocations; latencies are in microseconds."""
         return MetricId(namespace=INVOCATIONS, name=name, dimensions=self._dimensions)
 
-    def of_instances(self, name: str) -> MetricId:
-        """Return one of SageMaker's metrics of instances, one sample an instance and minute."""
-        return MetricId(namespace=INSTANCES, name=name, dimensions=self._dimensions)
+    def of_instances(self, name: str, *, instance_type: str | None = None) -> MetricId:
+        """Return one of SageMaker's metrics of instances, one sample an instance and minute.
+
+        Those of one type are there where an endpoint has pools.
+        """
+        of_type = {"InstanceType": instance_type} if instance_type else {}
+        return MetricId(namespace=INSTANCES, name=name, dimensions=self._dimensions | of_type)
 
     def of_requests(self, metric: RequestMetric) -> MetricId:
         """Return a metric of the adapter's log."""

@@ -143,6 +143,11 @@ class Endpoint:
     tags: Mapping[str, str]
 
     @property
+    def least_instances(self) -> int:
+        """The fewest instances that it ever has."""
+        return self.scaling.least_instances if self.scaling else self.instance_count
+
+    @property
     def takes_volume_key(self) -> bool:
         """Whether a KMS key can encrypt its volumes; disks inside an instance take none."""
         return not any(has_local_disks(item) for item in self.instance_types)
@@ -230,7 +235,7 @@ def read_environment(name: str, settings: object) -> Environment:
         artifacts=_read_artifacts(section),
         build_timeout_minutes=section.integer("build_timeout_minutes", 5, 50, default=40),
         log_retention_days=section.number("log_retention_days", RETENTION_DAYS, default=30),
-        monitoring=read_monitoring(section),
+        monitoring=read_monitoring(section, account=account, region=region),
         vpc=vpc,
         tags=section.tags("tags"),
         endpoints=tuple(
@@ -252,11 +257,8 @@ def _read_kms_key(section: Section, *, account: str | None, region: str | None) 
     arn = section.text("kms_key", KMS_KEY_ARN)
     if not arn:
         return None
-    _, _, _, key_region, key_account, _ = arn.split(":")
     # Neither buckets nor repositories nor logs take a key of another Region.
-    for what, wanted, found in (("Region", region, key_region), ("account", account, key_account)):
-        if wanted and found != wanted:
-            section.refuse("kms_key", f"must be a key of the environment's {what}, {wanted}")
+    section.refuse_elsewhere("kms_key", arn, "a key", account=account, region=region)
     return arn
 
 
@@ -347,7 +349,9 @@ class _EndpointReader:
             instance_count=instance_count,
             scaling=scaling,
             routing=read_routing(section, pooled=pooled),
-            deployment=read_deployment(section, instances=instance_count),
+            deployment=read_deployment(
+                section, instances=scaling.least_instances if scaling else instance_count
+            ),
             threads=section.optional_integer("threads", 1, 1024),
             gpu_layers=self._gpu_layers(hardware),
             context_tokens=section.integer("context_tokens", 256, 1_048_576, default=4096),

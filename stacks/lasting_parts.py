@@ -95,7 +95,7 @@ class LastingParts(Construct):
             *may_read_models(bucket),
             *may_read_with(key),
         ]
-        if key and settings.takes_volume_key:
+        if key and (settings.takes_volume_key or settings.batch):
             statements.extend(may_encrypt_volumes(key))
         if settings.batch:
             statements.extend(may_work_in_bulk(bucket, cdk.Stack.of(self)))

@@ -28,7 +28,8 @@ FORECAST_PERCENT = 100
 class EnvironmentMonitoring(Construct):
     """Watches an environment: `topic_arn` is whom its endpoints' alarms tell.
 
-    The log groups are those of the endpoints, by name.
+    A topic made here goes by its name there: CloudFormation would not let it go for another while
+    an endpoint's stack imports it. The log groups are those of the endpoints, by name.
     """
 
     def __init__(
@@ -52,11 +53,20 @@ class EnvironmentMonitoring(Construct):
             self.topic_arn = settings.monitoring.topic_arn
         else:
             self.topic = self._make_topic(key)
-            self.topic_arn = self.topic.topic_arn
+            self.topic_arn = cdk.Stack.of(self).format_arn(service="sns", resource=self._topic_name)
         self._make_request_metrics()
         self._make_dashboard()
         self._make_queries()
         self._make_budget()
+
+    @property
+    def exported(self) -> list[str]:
+        """What stacks of others may import."""
+        return [self.topic.topic_arn] if self.topic else []
+
+    @property
+    def _topic_name(self) -> str:
+        return f"ballot-{self._settings.name}-alarms"
 
     def _make_topic(self, key: kms.IKey | None) -> sns.Topic:
         # The key that AWS manages for SNS lets no alarm publish; without one of the account's own
@@ -64,7 +74,7 @@ class EnvironmentMonitoring(Construct):
         topic = sns.Topic(
             self,
             "Topic",
-            topic_name=f"ballot-{self._settings.name}-alarms",
+            topic_name=self._topic_name,
             display_name=f"Ballot {self._settings.name}",
             master_key=key,
             enforce_ssl=True,
@@ -138,11 +148,11 @@ class EnvironmentMonitoring(Construct):
             return
         thresholds = [("ACTUAL", percent) for percent in ACTUAL_PERCENT]
         thresholds.append(("FORECASTED", FORECAST_PERCENT))
+        # It has no name of its own: most changes replace it, and two cannot have the same.
         budget = budgets.CfnBudget(
             self,
             "Budget",
             budget=budgets.CfnBudget.BudgetDataProperty(
-                budget_name=f"ballot-{self._settings.name}-monthly",
                 budget_type="COST",
                 time_unit="MONTHLY",
                 budget_limit=budgets.CfnBudget.SpendProperty(amount=limit, unit="USD"),

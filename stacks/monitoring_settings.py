@@ -84,8 +84,8 @@ DEFAULTS: Mapping[Profile, Mapping[str, float]] = {
 }
 
 
-def read_monitoring(parent: Section) -> Monitoring:
-    """Read an environment's `monitoring`."""
+def read_monitoring(parent: Section, *, account: str | None, region: str | None) -> Monitoring:
+    """Read the `monitoring` of an environment of an account and a Region, if those are known."""
     section = parent.section("monitoring")
     if section is None:
         return Monitoring(alarm_emails=(), topic_arn=None, monthly_budget_usd=None)
@@ -96,6 +96,12 @@ def read_monitoring(parent: Section) -> Monitoring:
         topic_arn=section.text("topic_arn", TOPIC_ARN) or None,
         monthly_budget_usd=section.optional_decimal("monthly_budget_usd", 1, 100_000_000),
     )
+    if monitoring.topic_arn:
+        # An alarm can tell another account's topic, a budget only one of its own account.
+        needed = account if "monthly_budget_usd" in section else None
+        section.refuse_elsewhere(
+            "topic_arn", monitoring.topic_arn, "a topic", account=needed, region=region
+        )
     section.finish()
     return monitoring
 

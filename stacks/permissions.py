@@ -92,10 +92,14 @@ def may_write_models(bucket: s3.IBucket) -> list[iam.PolicyStatement]:
 
 def may_list_models(bucket: s3.IBucket) -> iam.PolicyStatement:
     """Allow listing models; without it a missing object is answered with 403 instead of 404."""
+    return _may_list(bucket, MODELS)
+
+
+def _may_list(bucket: s3.IBucket, prefix: str) -> iam.PolicyStatement:
     return iam.PolicyStatement(
         actions=["s3:ListBucket"],
         resources=[bucket.bucket_arn],
-        conditions={"StringLike": {"s3:prefix": f"{MODELS}*"}},
+        conditions={"StringLike": {"s3:prefix": f"{prefix}*"}},
     )
 
 
@@ -107,6 +111,16 @@ def may_find_models(bucket: s3.IBucket) -> list[iam.PolicyStatement]:
             resources=[bucket.arn_for_objects(f"{MODELS}*/{MANIFEST}")],
         ),
         may_list_models(bucket),
+    ]
+
+
+def may_find_sboms(bucket: s3.IBucket) -> list[iam.PolicyStatement]:
+    """Allow seeing whether it is listed what images are made of."""
+    return [
+        iam.PolicyStatement(
+            actions=["s3:GetObject"], resources=[bucket.arn_for_objects(f"{SBOMS}*")]
+        ),
+        _may_list(bucket, SBOMS),
     ]
 
 

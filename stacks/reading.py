@@ -71,6 +71,18 @@ class Section:
         """Note that a key's value breaks a rule."""
         self.problem(key, f"{shown(self._values.get(key))} {rule}")
 
+    def refuse_elsewhere(
+        self, key: str, arn: str, what: str, *, account: str | None, region: str | None
+    ) -> None:
+        """Note that an ARN is not of an account and a Region, where those are not None."""
+        _, _, _, its_region, its_account, _ = arn.split(":")
+        for part, wanted, found in (
+            ("Region", region, its_region),
+            ("account", account, its_account),
+        ):
+            if wanted and found != wanted:
+                self.refuse(key, f"must be {what} of the environment's {part}, {wanted}")
+
     def text(self, key: str, form: Format, *, default: str = "", required: bool = False) -> str:
         """Read a text of a format."""
         if not self._has(key, form.words, required=required):

@@ -18,7 +18,10 @@ ROUTING_STRATEGIES = ("least_outstanding", "prefix_aware")
 _PERCENTS = {"canary": (1, 50), "linear": (10, 50), "rolling": (5, 50)}
 _PERCENT = 50
 _WAIT_SECONDS = 600
-_BAKE_SECONDS = 300
+# Alarms ring by three bad minutes of five, which CloudWatch gets to see some minutes later.
+_BAKE_SECONDS = 600
+# SageMaker ends every update after this time.
+_MOST_SECONDS = 28_800
 _PREFIX_BYTES = 1024
 _CONCURRENCY = 4
 
@@ -83,13 +86,22 @@ def read_deployment(parent: Section, *, instances: int) -> Deployment | None:
         percent=_percent(section, strategy, instances),
         wait_seconds=_wait_seconds(section, strategy),
         bake_seconds=_bake_seconds(section, strategy),
-        max_seconds=section.optional_integer("max_seconds", 600, 28_800),
+        max_seconds=_max_seconds(section),
     )
-    least = deployment.waiting_seconds
-    if deployment.max_seconds is not None and deployment.max_seconds <= least:
-        section.refuse("max_seconds", f"must be more than the waiting, {least} seconds")
+    _check_waiting(section, deployment)
     section.finish()
     return deployment
+
+
+def _check_waiting(section: Section, deployment: Deployment) -> None:
+    waiting, limit = deployment.waiting_seconds, deployment.max_seconds
+    if waiting >= _MOST_SECONDS:
+        section.refuse(
+            "wait_seconds",
+            f"comes to {waiting} seconds of waiting; an update must end within {_MOST_SECONDS}",
+        )
+    elif limit is not None and limit <= waiting:
+        section.refuse("max_seconds", f"must be more than the waiting, {waiting} seconds")
 
 
 def _percent(section: Section, strategy: Strategy, instances: int) -> int | None:
@@ -101,7 +113,8 @@ def _percent(section: Section, strategy: Strategy, instances: int) -> int | None
     if instances < 2:
         section.refuse(
             "strategy",
-            "needs two instances or more to move a part of (scaling.min, or instance_count)",
+            "needs two instances or more to move a part of (scaling.min and every scheduled min, "
+            "or instance_count)",
         )
     lowest, highest = _PERCENTS[strategy]
     return section.integer("percent", lowest, highest, default=_PERCENT)
@@ -123,6 +136,13 @@ def _bake_seconds(section: Section, strategy: Strategy) -> int:
             section.refuse("bake_seconds", "is not for rolling: wait_seconds bakes each step")
         return 0
     return section.integer("bake_seconds", 0, 3600, default=_BAKE_SECONDS)
+
+
+def _max_seconds(section: Section) -> int | None:
+    if "max_seconds" not in section:
+        section.known("max_seconds")
+        return None
+    return section.integer("max_seconds", 600, _MOST_SECONDS, default=_MOST_SECONDS)
 
 
 def read_routing(parent: Section, *, pooled: bool) -> Routing:

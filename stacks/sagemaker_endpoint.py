@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sagemaker as sagemaker
@@ -39,7 +42,8 @@ class Place:
 class SageMakerEndpoint(Construct):
     """An endpoint of one variant.
 
-    Model and configuration are replaced on nearly every change and so have no names; endpoint and
+    Model and configuration are replaced on nearly every change and so have no names, the
+    configuration also when only the way changes in which the endpoint is updated; endpoint and
     variant keep theirs, and CloudFormation deletes the old configuration once the endpoint has
     moved to the new one. `rollback_alarms` turn an update back that makes them ring, `tags` are
     those of the endpoint alone, and `key` encrypts its volumes.
@@ -72,6 +76,9 @@ class SageMakerEndpoint(Construct):
             role_arn=role_arn,
             place=place,
         )
+        deployment = deployment_config(settings.deployment, rollback_alarms)
+        # Without it an update would reset the number of instances that scaling arrived at.
+        retains_variants = True if settings.scaling else None
         self.sagemaker_config = sagemaker.CfnEndpointConfig(
             self,
             "Config",
@@ -83,14 +90,14 @@ class SageMakerEndpoint(Construct):
                 metric_publish_frequency_in_seconds=METRIC_SECONDS,
             ),
         )
+        _replace_with_each_change_of(self.sagemaker_config, [deployment, retains_variants])
         self.sagemaker_endpoint = sagemaker.CfnEndpoint(
             self,
             "Endpoint",
             endpoint_name=name,
             endpoint_config_name=self.sagemaker_config.attr_endpoint_config_name,
-            deployment_config=deployment_config(settings.deployment, rollback_alarms),
-            # Without it an update would reset the number of instances that scaling arrived at.
-            retain_all_variant_properties=True if settings.scaling else None,
+            deployment_config=deployment,
+            retain_all_variant_properties=retains_variants,
         )
         tag(self.sagemaker_endpoint, tags)
 
@@ -122,6 +129,18 @@ def make_model(
             model_data_source=_prefix_source(model_data) if not is_archive else None,
         ),
     )
+
+
+def _replace_with_each_change_of(config: sagemaker.CfnEndpointConfig, settings: object) -> None:
+    """Have CloudFormation make another configuration whenever `settings` of its endpoint change.
+
+    It calls UpdateEndpoint for any change of them, and SageMaker refuses an update to the
+    configuration in use. What has another logical id is another resource, with another name.
+    """
+    stack = cdk.Stack.of(config)
+    resolved = json.dumps(stack.resolve(settings), sort_keys=True)
+    digest = hashlib.sha256(resolved.encode()).hexdigest()[:8]
+    config.override_logical_id(f"{stack.get_logical_id(config)}{digest}")
 
 
 def _vpc_config(place: Place | None) -> sagemaker.CfnModel.VpcConfigProperty | None:

@@ -53,6 +53,11 @@ class Scaling:
     scale_out_cooldown_seconds: int
     scheduled: tuple[ScheduledCapacity, ...]
 
+    @property
+    def least_instances(self) -> int:
+        """The fewest instances that it ever leaves, schedules included."""
+        return min([self.minimum, *(item.minimum for item in self.scheduled)])
+
 
 def read_scaling(parent: Section, *, most_concurrent: int | None) -> Scaling | None:
     """Read an endpoint's `scaling`; an instance holds `most_concurrent` requests, if that is known.

@@ -69,6 +69,7 @@ DAY = {
     "time_zone": "Europe/Berlin",
     "min": 2,
 }
+TOPIC = "arn:aws:sns:eu-west-1:123456789012:pager"
 KEY = "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 SHA256_WORDS = "a SHA-256: 64 lower-case hexadecimal digits"
 COMMIT_WORDS = "a full commit: 40 lower-case hexadecimal digits, for branches and tags move"
@@ -141,7 +142,7 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
         {
             "monitoring": {
                 "alarm_emails": ["ops@example.com"],
-                "topic_arn": "arn:aws:sns:eu-west-1:123456789012:pager",
+                "topic_arn": TOPIC,
             }
         },
         'dev.monitoring.alarm_emails: ["ops@example.com"] cannot go with topic_arn, which has its '
@@ -151,6 +152,19 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
         {"monitoring": {"topic_arn": "pager"}},
         'dev.monitoring.topic_arn: "pager" must be the ARN of an existing topic, '
         "arn:aws:sns:<region>:<account>:<name>",
+    ),
+    "a topic of another Region": (
+        {"region": "eu-central-1", "monitoring": {"topic_arn": TOPIC}},
+        f'dev.monitoring.topic_arn: "{TOPIC}" must be a topic of the environment\'s Region, '
+        "eu-central-1",
+    ),
+    "a budget that would tell another account's topic": (
+        {
+            "account": "210987654321",
+            "monitoring": {"topic_arn": TOPIC, "monthly_budget_usd": 500},
+        },
+        f'dev.monitoring.topic_arn: "{TOPIC}" must be a topic of the environment\'s account, '
+        "210987654321",
     ),
     "a budget of nothing": (
         {"monitoring": {"monthly_budget_usd": 0}},
@@ -726,6 +740,12 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
                 "max_seconds: 1260 must be more than the waiting, 1260 seconds",
             ),
             (
+                "steps that wait for longer than SageMaker does",
+                {"strategy": "rolling", "percent": 5, "wait_seconds": 3600, "max_seconds": 28800},
+                "wait_seconds: 3600 comes to 72000 seconds of waiting; an update must end within "
+                "28800",
+            ),
+            (
                 "a limit beyond SageMaker's",
                 {"max_seconds": 28801},
                 "max_seconds: 28801 must be a whole number from 600 to 28800",
@@ -735,7 +755,7 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "a part of one instance": (
         {"endpoints/cpu/deployment": {"strategy": "rolling"}},
         'dev.endpoints.cpu.deployment.strategy: "rolling" needs two instances or more to move a '
-        "part of (scaling.min, or instance_count)",
+        "part of (scaling.min and every scheduled min, or instance_count)",
     ),
     "a part of what may be one instance": (
         {
@@ -743,7 +763,19 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
             "endpoints/cpu/deployment": {"strategy": "canary"},
         },
         'dev.endpoints.cpu.deployment.strategy: "canary" needs two instances or more to move a '
-        "part of (scaling.min, or instance_count)",
+        "part of (scaling.min and every scheduled min, or instance_count)",
+    ),
+    "a part of what is one instance at night": (
+        {
+            "endpoints/cpu/scaling": {
+                "min": 2,
+                "max": 4,
+                "scheduled": [{"name": "night", "schedule": "cron(0 22 * * ? *)", "min": 1}],
+            },
+            "endpoints/cpu/deployment": {"strategy": "linear"},
+        },
+        'dev.endpoints.cpu.deployment.strategy: "linear" needs two instances or more to move a '
+        "part of (scaling.min and every scheduled min, or instance_count)",
     ),
     "key by its alias": (
         {"kms_key": "alias/ballot"},

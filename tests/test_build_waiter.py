@@ -16,6 +16,7 @@ from typing import Any
 import boto3
 import botocore.session
 import pytest
+from botocore.exceptions import ClientError
 from botocore.response import StreamingBody
 from botocore.stub import Stubber
 
@@ -45,6 +46,11 @@ IMAGE = {
     "Environment": json.dumps({"BASE_IMAGE": "base", "REPOSITORY_URI": REPOSITORY_URI}),
     "RepositoryName": REPOSITORY,
     "ImageTag": HASH,
+}
+# One that is built here, and listed; what is mirrored has no bucket.
+LISTED = {
+    **IMAGE,
+    "Environment": json.dumps({"REPOSITORY_URI": REPOSITORY_URI, "ARTIFACT_BUCKET": BUCKET}),
 }
 MODEL = {
     "Kind": "model",
@@ -129,6 +135,14 @@ class Aws:
         else:
             answer = {"imageDetails": [{"imageDigest": digest}]}
             self.ecr.add_response("describe_images", answer, wanted)
+
+    def has_list(self, *, refused_with: str | None = None) -> None:
+        """Expect the list of what is in the image to be looked for under the image's digest."""
+        wanted = {"Bucket": BUCKET, "Key": f"sboms/{'d' * 64}.cdx.json"}
+        if refused_with is None:
+            self.s3.add_response("head_object", {}, wanted)
+        else:
+            self.s3.add_client_error("head_object", refused_with, expected_params=wanted)
 
     def has_manifest(self, content: object | None) -> None:
         """Expect the manifest to be read; there is one with some content, or none."""
@@ -240,6 +254,39 @@ class TestCreate:
             "IsComplete": True,
             "Data": {**IMAGE_FOUND, "BuildId": ""},
         }
+
+    def test_an_image_that_is_listed_is_not_built(self, aws: Aws, waiter: BuildWaiter) -> None:
+        aws.has_builds()
+        aws.has_image()
+        aws.has_list()
+        assert waiter.on_event(event("Create", LISTED))["BuildId"] == ""
+
+    def test_an_image_whose_list_did_not_arrive_is_built_once_more(
+        self, aws: Aws, waiter: BuildWaiter
+    ) -> None:
+        aws.has_builds()
+        aws.has_image()
+        aws.has_list(refused_with="404")
+        aws.has_builds()
+        aws.starts(LISTED)
+        assert waiter.on_event(event("Create", LISTED))["BuildId"] == BUILD
+
+    def test_a_list_that_may_not_be_seen_is_told_as_it_is(
+        self, aws: Aws, waiter: BuildWaiter
+    ) -> None:
+        aws.has_image()
+        aws.has_list(refused_with="403")
+        with pytest.raises(ClientError, match="403"):
+            waiter.is_complete(event("Create", LISTED, BuildId=""))
+
+    def test_a_build_that_left_no_list_has_not_made_the_image(
+        self, aws: Aws, waiter: BuildWaiter
+    ) -> None:
+        aws.describes(build("SUCCEEDED"))
+        aws.has_image()
+        aws.has_list(refused_with="404")
+        with pytest.raises(BadResult, match=f"no image {REPOSITORY}:{HASH} that is listed"):
+            waiter.is_complete(event("Create", LISTED, BuildId=BUILD))
 
     def test_a_model_that_is_missing_is_built(self, aws: Aws, waiter: BuildWaiter) -> None:
         aws.has_builds(project=MODEL_PROJECT)

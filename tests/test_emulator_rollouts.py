@@ -28,6 +28,8 @@ from tests.emulated_aws import (
 )
 
 SECONDS_PER_MINUTE = 0.6
+# As SageMaker said it in a public run.
+IN_USE = "Cannot update endpoint with the currently in use endpoint configuration"
 LONG = 3600  # half a minute here: a test that waits for it is wrong
 STEP = 30
 
@@ -156,6 +158,7 @@ def update(aws: Aws, name: str, config: str, **more: Any) -> None:
 
 def described(aws: Aws, name: str) -> dict[str, Any]:
     found: dict[str, Any] = aws("sagemaker").describe_endpoint(EndpointName=name)
+    del found["ResponseMetadata"]
     return found
 
 
@@ -328,6 +331,16 @@ def test_a_rollout_past_its_time_goes_back(aws: Aws, image: str) -> None:
     with endpoint(aws, image) as name:
         update(aws, name, aws.model(image, OF="new"), DeploymentConfig=deployment)
         assert_went_back(aws, name, reason="MaximumExecutionTimeoutInSeconds")
+
+
+def test_an_update_to_the_configuration_in_use_is_refused(aws: Aws, image: str) -> None:
+    with endpoint(aws, image) as name:
+        before = described(aws, name)
+        deployment = routed("ALL_AT_ONCE", STEP)
+        with pytest.raises(ClientError, match=IN_USE) as refused:
+            update(aws, name, before["EndpointConfigName"], DeploymentConfig=deployment)
+        assert refused.value.response["Error"]["Code"] == "ValidationException"
+        assert described(aws, name) == before
 
 
 def test_the_execution_role_must_see_the_alarms(aws: Aws, image: str) -> None:
@@ -517,6 +530,106 @@ def test_a_stack_rolls_back_with_its_endpoint_or_silently_believes_it(aws: Aws, 
     assert schedules(aws) == ["morning"]
     delete_stack(aws, "rollout")
     assert schedules(aws) == []
+
+
+def test_cloudformation_updates_an_endpoint_when_its_properties_change(
+    aws: Aws, image: str
+) -> None:
+    body = stack(image, aws.run_role, alarm(aws), OF="old")
+    slower = watched(routed("ALL_AT_ONCE", 2 * STEP), alarm(aws))
+    with deployed(aws, body) as name:
+        before = described(aws, "rolled-out")
+        tags = [{"Key": "team", "Value": "another"}]
+        assert put(aws, name, edited(body, "Endpoint", Tags=tags)) == "UPDATE_COMPLETE"
+        assert described(aws, "rolled-out") == before
+        shown = aws("sagemaker").list_tags(ResourceArn=before["EndpointArn"])["Tags"]
+        assert [tag for tag in shown if tag["Key"] == "team"] == tags
+
+        for changes in ({"DeploymentConfig": slower}, {"RetainAllVariantProperties": False}):
+            refused = put(aws, name, edited(body, "Endpoint", **changes))
+            assert refused.startswith("UPDATE_ROLLBACK_")
+            assert IN_USE in newest_failure(aws, name, "Endpoint")
+            assert described(aws, "rolled-out") == before
+
+        # What SageMaker takes: another configuration together with them.
+        again = edited(body.replace('"Config"', '"Again"'), "Endpoint", DeploymentConfig=slower)
+        assert put(aws, name, again) == "UPDATE_COMPLETE"
+        after = described(aws, "rolled-out")
+        assert after["EndpointConfigName"] != before["EndpointConfigName"]
+        assert after["LastDeploymentConfig"] == slower
+
+
+def test_a_stack_cannot_return_to_the_configuration_that_is_in_use_again(
+    aws: Aws, image: str
+) -> None:
+    watching = alarm(aws)
+
+    def body(of: str) -> str:
+        return stack(image, aws.run_role, watching, OF=of)
+
+    with deployed(aws, body("old")) as name:
+        first = described(aws, "rolled-out")["EndpointConfigName"]
+        aws.emulator.rolls_back_silently = True
+        try:
+            # The endpoint goes back by itself, and what comes after it in the stack fails.
+            start_update(aws, name, edited(body("new"), "Target", MinCapacity=4))
+            for _ in polls("the rollout"):
+                if described(aws, "rolled-out")["EndpointStatus"] == "Updating":
+                    ring(aws, watching)
+                    break
+            assert stack_status(aws, name) == "UPDATE_ROLLBACK_FAILED"
+        finally:
+            aws.emulator.rolls_back_silently = False
+        assert IN_USE in newest_failure(aws, name, "Endpoint")
+
+        aws("cloudformation").continue_update_rollback(StackName=name)
+        assert stack_status(aws, name) == "UPDATE_ROLLBACK_FAILED"
+        aws("cloudformation").continue_update_rollback(StackName=name, ResourcesToSkip=["Endpoint"])
+        assert stack_status(aws, name) == "UPDATE_ROLLBACK_COMPLETE"
+        assert described(aws, "rolled-out")["EndpointConfigName"] == first
+        assert ask(aws, "rolled-out") == "old"
+
+        await_quiet(aws, watching)
+        assert put(aws, name, body("newest")) == "UPDATE_COMPLETE"
+        assert ask(aws, "rolled-out") == "newest"
+
+
+@contextmanager
+def deployed(aws: Aws, body: str) -> Iterator[str]:
+    """A stack with an endpoint in service; its name."""
+    name = aws.name()
+    aws("cloudformation").create_stack(StackName=name, TemplateBody=body)
+    try:
+        assert stack_status(aws, name) == "CREATE_COMPLETE"
+        yield name
+    finally:
+        delete_stack(aws, name)
+
+
+def edited(body: str, resource: str, **properties: Any) -> str:
+    """Return a template with other properties of one resource."""
+    template = json.loads(body)
+    template["Resources"][resource]["Properties"].update(properties)
+    return json.dumps(template)
+
+
+def start_update(aws: Aws, name: str, body: str) -> None:
+    aws("cloudformation").update_stack(StackName=name, TemplateBody=body)
+
+
+def put(aws: Aws, name: str, body: str) -> str:
+    start_update(aws, name, body)
+    return stack_status(aws, name)
+
+
+def newest_failure(aws: Aws, name: str, resource: str) -> str:
+    """Return why a resource of a stack failed the last time."""
+    events = aws("cloudformation").describe_stack_events(StackName=name)["StackEvents"]
+    return next(
+        str(event["ResourceStatusReason"])
+        for event in events
+        if event["LogicalResourceId"] == resource and event["ResourceStatus"] == "UPDATE_FAILED"
+    )
 
 
 def await_quiet(aws: Aws, alarm: str) -> None:

@@ -31,6 +31,7 @@ MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 SCALING = {"min": 2, "max": 4, "concurrent_requests_per_instance": 2}
 # Half of the requests for ten alarm minutes, then all of them.
 CANARY = {"strategy": "canary", "percent": 50, "wait_seconds": 600}
+BOUNDED = {"strategy": "all_at_once", "max_seconds": 7200}
 PROJECTS = ("ballot-local-model", "ballot-local-image-cpu", "ballot-local-image-chat")
 
 
@@ -89,6 +90,36 @@ class Account:
             (described,) = cloudformation.describe_stacks(StackName=stack)["Stacks"]
             return next(
                 str(row["OutputValue"]) for row in described["Outputs"] if row["OutputKey"] == key
+            )
+
+    def stack_status(self, stack: str) -> str:
+        with self.client("cloudformation") as cloudformation:
+            (described,) = cloudformation.describe_stacks(StackName=stack)["Stacks"]
+            return str(described["StackStatus"])
+
+    def reason_of_failure(self, stack: str, resource_type: str) -> str:
+        """Why the stack's only resource of a type failed the last time."""
+        with self.client("cloudformation") as cloudformation:
+            events = cloudformation.describe_stack_events(StackName=stack)["StackEvents"]
+            return next(
+                str(event["ResourceStatusReason"])
+                for event in events
+                if event["ResourceType"] == resource_type
+                and event["ResourceStatus"].endswith("FAILED")
+            )
+
+    def skip_the_endpoint_of(self, stack: str) -> None:
+        """Do what the runbook says of an endpoint that went back before its stack did."""
+        with self.client("cloudformation") as cloudformation:
+            found = cloudformation.describe_stack_resources(StackName=stack)["StackResources"]
+            (endpoint,) = (
+                row["LogicalResourceId"]
+                for row in found
+                if row["ResourceType"] == "AWS::SageMaker::Endpoint"
+            )
+            cloudformation.continue_update_rollback(StackName=stack, ResourcesToSkip=[endpoint])
+            cloudformation.get_waiter("stack_rollback_complete").wait(
+                StackName=stack, WaiterConfig={"Delay": 1}
             )
 
 
@@ -342,6 +373,35 @@ class TestDeployment:
         assert "the update was rolled back" in said
         assert "it ends at once" in said
         assert account.endpoint(DECISION)["EndpointConfigName"] == before["EndpointConfigName"]
+        assert account.invoke(DECISION, support_route)["result"]["id"] == "support-route"
+        stack = "Ballot-local-decision"
+        assert account.stack_status(stack) == "UPDATE_ROLLBACK_FAILED"
+        refused = account.reason_of_failure(stack, "AWS::SageMaker::Endpoint")
+        assert "the currently in use endpoint configuration" in refused
+        assert before["EndpointConfigName"].lower() in refused  # an ARN
+
+        account.skip_the_endpoint_of(stack)
+        assert account.stack_status(stack) == "UPDATE_ROLLBACK_COMPLETE"
+        assert account.endpoint(DECISION)["EndpointConfigName"] == before["EndpointConfigName"]
+
+    def test_a_change_of_the_deployment_alone_is_a_rollout(
+        self, account: Account, support_route: dict[str, Any]
+    ) -> None:
+        """And it is the next deployment of a stack that could not go back by itself."""
+        before, builds = account.endpoint(DECISION), account.builds()
+        account.app.change_settings(
+            lambda settings: settings["endpoints"]["decision"].update(deployment=BOUNDED)
+        )
+        account.app.deploy("Ballot-local-decision")
+        after = account.endpoint(DECISION)
+
+        assert after["EndpointStatus"] == "InService"
+        assert "FailureReason" not in after
+        assert after["EndpointConfigName"] != before["EndpointConfigName"]
+        policy = after["LastDeploymentConfig"]["BlueGreenUpdatePolicy"]
+        assert policy["MaximumExecutionTimeoutInSeconds"] == BOUNDED["max_seconds"]
+        assert before["EndpointConfigName"] not in account.configs()
+        assert account.builds() == builds
         assert account.invoke(DECISION, support_route)["result"]["id"] == "support-route"
 
     def test_destroy_leaves_nothing(self, account: Account) -> None:

@@ -230,7 +230,7 @@ def test_a_full_environment_is_read() -> None:
         strategy="prefix_aware", prefix_bytes=4096, concurrency_threshold=4
     )
     assert cpu.deployment == Deployment(
-        strategy="linear", percent=25, wait_seconds=60, bake_seconds=300, max_seconds=7200
+        strategy="linear", percent=25, wait_seconds=60, bake_seconds=600, max_seconds=7200
     )
     assert environment.kms_key == "new"
     assert (gpu.routing.strategy, gpu.deployment) == ("least_outstanding", None)
@@ -243,8 +243,8 @@ def test_a_full_environment_is_read() -> None:
     ("settings", "least"),
     [
         ({"bake_seconds": 900}, 900),
-        ({"strategy": "canary", "wait_seconds": 600}, 2 * 600 + 300),
-        ({"strategy": "linear", "percent": 33, "wait_seconds": 600}, 4 * 600 + 300),
+        ({"strategy": "canary", "wait_seconds": 600}, 2 * 600 + 600),
+        ({"strategy": "linear", "percent": 33, "wait_seconds": 600}, 4 * 600 + 600),
         ({"strategy": "rolling", "percent": 50, "wait_seconds": 900}, 2 * 900),
     ],
 )
@@ -262,6 +262,30 @@ def test_a_deployments_limit_leaves_room_for_all_its_waiting(
         f"{least} seconds"
     ]
     assert read(deployment(least + 1)).endpoints[0].deployment is not None
+
+
+def test_an_update_waits_for_less_than_sagemakers_eight_hours() -> None:
+    def deployment(wait: int) -> dict[str, Any]:
+        settings = {"strategy": "rolling", "percent": 10, "wait_seconds": wait}
+        return {"endpoints/cpu/instance_count": 10, "endpoints/cpu/deployment": settings}
+
+    assert read(deployment(2879)).endpoints[0].deployment is not None
+    assert problems_of(deployment(2880))[1:] == [
+        "dev.endpoints.cpu.deployment.wait_seconds: 2880 comes to 28800 seconds of waiting; an "
+        "update must end within 28800"
+    ]
+
+
+def test_a_topic_of_another_account_is_right_without_a_budget() -> None:
+    topic = "arn:aws:sns:eu-west-1:210987654321:pager"
+    environment = read(
+        {
+            "account": "123456789012",
+            "region": "eu-west-1",
+            "monitoring": {"topic_arn": topic},
+        }
+    )
+    assert environment.monitoring.topic_arn == topic
 
 
 def documented_settings() -> list[str]:

@@ -14,11 +14,14 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+import aws_cdk as cdk
 import pytest
 
 from adapter.lifecycle import Lifecycle
 from adapter.logs import JsonFormatter
+from stacks.alarms import EndpointMonitoring
 from stacks.endpoint_metrics import REQUEST_METRICS
+from stacks.environment import read_environment
 from stacks.log_queries import QUERIES
 from stacks.monitoring_settings import DEFAULTS, Alarms
 from tests.adapter_process import PATIENCE, ROOT, AdapterProcess
@@ -36,6 +39,7 @@ ENDPOINTS = [
     for environment, settings in ENVIRONMENTS.items()
     for name in settings["endpoints"]
 ]
+every_environment = pytest.mark.parametrize("name", sorted(ENVIRONMENTS))
 every_endpoint = pytest.mark.parametrize(("environment", "name"), ENDPOINTS)
 
 # Amazon SageMaker developer guide, "Monitor Amazon SageMaker with Amazon CloudWatch"
@@ -58,6 +62,7 @@ PUBLISHED: dict[tuple[str, str], set[str] | None] = {
 # values are sent one by one, as latencies are.
 PERCENTILE = re.compile(r"p\d{2}(\.\d)?")
 
+COUNTING = "ballot-dev-cpu-instances"
 EVERYWHERE = {"5xx", "4xx", "p95", "p99", "memory", "disk", "instances"}
 OF_DECISIONS = {"refused", "token-mass", "failures"}
 # An environment that says all there is to say of watching.
@@ -225,10 +230,11 @@ class TestAlarms:
     def test_one_outlier_pages_nobody_and_the_end_is_told_too(
         self, environment: str, name: str, templates: dict[str, Template]
     ) -> None:
-        topic = f"Ballot-{environment}-Artifacts:${{Monitoring/Topic}}"
+        topic = f"arn:aws:sns:{REGION}:{ACCOUNT}:ballot-{environment}-alarms"
         for alarm in alarms(templates[f"Ballot-{environment}-{name}"]).values():
             assert 1 < alarm["DatapointsToAlarm"] <= alarm["EvaluationPeriods"]
-            assert (alarm["AlarmActions"], alarm["OKActions"]) == ([topic], [topic])
+            told = [placed(arn) for arn in (*alarm["AlarmActions"], *alarm["OKActions"])]
+            assert told == [topic, topic]
 
     @every_endpoint
     def test_only_the_number_of_instances_rings_for_want_of_data_and_not_before_the_endpoint(
@@ -260,7 +266,7 @@ class TestAlarms:
         assert judged("token-mass") == ("Average", below, 0.5)
         assert judged("failures") == ("Sum", above, 1)
         assert judged("memory") == ("Maximum", above, 90)
-        assert judged("instances") == ("SampleCount", below, 4)
+        assert judged("instances") == ("SampleCount", below, 3)
 
     def test_settings_move_thresholds_and_leave_alarms_out(self, watched: Synthesis) -> None:
         found = alarms(watched.readable()["Ballot-dev-cpu"])
@@ -275,16 +281,56 @@ class TestAlarms:
     def test_false_leaves_all_out(self, watched: Synthesis) -> None:
         assert alarms(watched.readable()["Ballot-dev-chat"]) == {}
 
-    def test_four_fifths_of_the_fewest_instances_are_to_report(self, watched: Synthesis) -> None:
+    def test_the_fewest_instances_of_the_schedule_are_to_report(self, watched: Synthesis) -> None:
         alarm = alarms(watched.readable()["Ballot-dev-gpu"])["ballot-dev-gpu-instances"]
-        samples_of_two_instances = 2 * alarm["Period"] / 60
-        assert alarm["Threshold"] == 0.8 * samples_of_two_instances
+        assert alarm["Threshold"] == 2 * alarm["Period"] / 60 - 2
+
+    @pytest.mark.parametrize("least", range(1, 21))
+    def test_one_instance_lost_rings_and_two_late_samples_do_not(self, least: int) -> None:
+        """Each instance sends a sample a minute; one that went stays silent for five."""
+        settings = read_environment("dev", changed({"endpoints/cpu/instance_count": least}))
+        monitoring = EndpointMonitoring(
+            cdk.Stack(),
+            "Monitoring",
+            environment="dev",
+            settings=settings.endpoints[0],
+            topic_arn=f"arn:aws:sns:{REGION}:{ACCOUNT}:pager",
+        )
+        (alarm,) = [item for item in monitoring.alarms if item.alarm_name == COUNTING]
+        threshold = alarm.threshold
+        assert threshold is not None
+        assert (alarm.period, alarm.comparison_operator) == (300, "LessThanThreshold")
+        assert not least * 5 - 2 < threshold
+        assert (least - 1) * 5 + 2 < threshold
+
+    @every_endpoint
+    def test_an_update_bakes_for_as_long_as_the_alarms_that_turn_it_back_look(
+        self, environment: str, name: str, templates: dict[str, Template]
+    ) -> None:
+        template = templates[f"Ballot-{environment}-{name}"]
+        config = only(template, "AWS::SageMaker::Endpoint")["DeploymentConfig"]
+        bakes = (
+            config["RollingUpdatePolicy"]["WaitIntervalInSeconds"]
+            if "RollingUpdatePolicy" in config
+            else config["BlueGreenUpdatePolicy"]["TerminationWaitInSeconds"]
+        )
+        for item in config["AutoRollbackConfiguration"]["Alarms"]:
+            path = item["AlarmName"].removeprefix("${").removesuffix("}")
+            alarm = template["Resources"][path]["Properties"]
+            assert alarm["EvaluationPeriods"] * alarm["Period"] <= bakes, path
 
     @pytest.mark.parametrize("profile", sorted(DEFAULTS))
     def test_every_kind_of_endpoint_has_defaults_that_are_thresholds(self, profile: Any) -> None:
         names = {field.name for field in fields(Alarms)}
         assert set(DEFAULTS[profile]) <= names
         assert DEFAULTS[profile]["p95_seconds"] < DEFAULTS[profile]["p99_seconds"] < 60
+
+
+def placed(arn: str) -> str:
+    """Return an ARN as CloudFormation resolves it in the account and Region of these tests."""
+    for name, value in (("Partition", "aws"), ("Region", REGION), ("AccountId", ACCOUNT)):
+        arn = arn.replace(f"${{AWS::{name}}}", value)
+    return arn
 
 
 def assert_published(namespace: str, name: str, statistic: str) -> None:
@@ -449,7 +495,7 @@ class TestDashboard:
                         assert dimensions == {}
                     else:
                         assert_published(namespace, metric, options["stat"])
-                        assert set(dimensions) == {"EndpointName", "VariantName"}
+                        assert set(dimensions) - {"InstanceType"} == {"EndpointName", "VariantName"}
 
     def test_expressions_use_series_of_their_own_graph(self, watched: Synthesis) -> None:
         for widget in dashboard(watched.readable()["Ballot-dev-Artifacts"]):
@@ -489,6 +535,21 @@ class TestDashboard:
             if stack.startswith(f"Ballot-{name}-")
             for alarm in alarms(template)
         )
+
+    @every_endpoint
+    def test_instances_are_counted_by_pool_where_there_are_pools(
+        self, environment: str, name: str, templates: dict[str, Template]
+    ) -> None:
+        """Developer guide, "Monitor instance pools": dimensions of endpoint, variant and type."""
+        pools = ENVIRONMENTS[environment]["endpoints"][name].get("instance_pools", [])
+        counted = [
+            (metric, options["stat"], dimensions.get("InstanceType"))
+            for widget in dashboard(templates[f"Ballot-{environment}-Artifacts"])
+            if widget["properties"].get("title") == "Instances that report"
+            for _, metric, dimensions, options in metrics_of(widget)
+            if dimensions["EndpointName"] == f"ballot-{environment}-{name}"
+        ]
+        assert counted == [("CPUUtilization", "SampleCount", item) for item in (None, *pools)]
 
     def test_pools_say_where_their_numbers_are(self, watched: Synthesis) -> None:
         texts = [
@@ -572,6 +633,27 @@ class TestTopic:
         policy = only(templates["Ballot-dev-Artifacts"], "AWS::SNS::TopicPolicy")
         assert "budgets.amazonaws.com" not in json.dumps(policy)
 
+    def test_it_goes_by_the_name_that_it_has(self, watched: Synthesis) -> None:
+        template = watched.readable()["Ballot-dev-Artifacts"]
+        assert only(template, "AWS::SNS::Topic")["TopicName"] == "ballot-dev-alarms"
+
+    @every_environment
+    def test_another_topic_can_take_its_place_while_every_endpoint_runs(
+        self, name: str, environments: dict[str, Synthesis]
+    ) -> None:
+        """CloudFormation takes no export back that a stack imports, and so nobody imports this."""
+        templates = environments[name].templates
+        topics = {
+            output["Export"]["Name"]
+            for output in templates[f"Ballot-{name}-Artifacts"]["Outputs"].values()
+            if "Topic" in json.dumps(output["Value"])
+        }
+        assert len(topics) == 1
+        for stack, template in templates.items():
+            assert not any(topic in json.dumps(template) for topic in topics) or (
+                stack == f"Ballot-{name}-Artifacts"
+            )
+
     def test_addresses_are_subscribed(self, watched: Synthesis) -> None:
         template = watched.readable()["Ballot-dev-Artifacts"]
         assert [
@@ -590,9 +672,15 @@ class TestBudget:
         assert budget["Budget"]["BudgetLimit"] == {"Amount": 1500.5, "Unit": "USD"}
         assert only(template, "AWS::SNS::Topic")["Tags"]["ballot:environment"] == "dev"
         for item in budget["NotificationsWithSubscribers"]:
-            assert item["Subscribers"] == [
-                {"Address": "${Monitoring/Topic}", "SubscriptionType": "SNS"}
-            ]
+            topic = f"arn:aws:sns:{REGION}:{ACCOUNT}:ballot-dev-alarms"
+            assert item["Subscribers"] == [{"Address": topic, "SubscriptionType": "SNS"}]
+
+    def test_a_name_never_stands_in_the_way_of_the_budget_that_replaces_it(
+        self, watched: Synthesis
+    ) -> None:
+        """CloudFormation replaces a budget whose notifications change, and makes the new first."""
+        budget = only(watched.readable()["Ballot-dev-Artifacts"], "AWS::Budgets::Budget")
+        assert "BudgetName" not in budget["Budget"]
 
     def test_it_waits_until_it_may_publish(self, watched: Synthesis) -> None:
         resource = watched.readable()["Ballot-dev-Artifacts"]["Resources"]["Monitoring/Budget"]
@@ -650,6 +738,7 @@ def refused_by_the_apis(template: Template) -> Iterator[str]:
         parameters = {"AccountId": ACCOUNT, **without_tags(properties)}
         amount = str(properties["Budget"]["BudgetLimit"]["Amount"])
         parameters["Budget"] = {
+            "BudgetName": "generated",
             **properties["Budget"],
             "BudgetLimit": {"Amount": amount, "Unit": "USD"},
         }

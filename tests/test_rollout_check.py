@@ -120,11 +120,19 @@ def test_a_rollback_without_a_reason_says_where_to_look(aws: Aws) -> None:
         aws.check().on_event(event("Update", known=physical_id(OLD)))
 
 
-@pytest.mark.parametrize("status", ["Failed", "OutOfService", "UpdateRollbackFailed", "Deleting"])
+@pytest.mark.parametrize("status", ["Failed", "OutOfService", "Deleting"])
 def test_the_right_configuration_out_of_service_fails(status: str, aws: Aws) -> None:
     aws.is_described(status, NEW, FailureReason="no capacity")
     with pytest.raises(RolloutFailed, match=f"is {status} on .* it does not serve.*no capacity"):
         aws.check().on_event(event("Create"))
+
+
+@pytest.mark.parametrize("config", [OLD, NEW])
+def test_a_way_back_that_failed_leaves_a_mix_in_service(config: str, aws: Aws) -> None:
+    """DescribeEndpoint, EndpointStatus: in service with a mix of the old and new configurations."""
+    aws.is_described("UpdateRollbackFailed", config, FailureReason="no capacity")
+    with pytest.raises(RolloutFailed, match=r"serves from old and new instances.*no capacity"):
+        aws.check().on_event(event("Update", known=physical_id(OLD)))
 
 
 def test_a_rollback_on_its_way_is_waited_for_and_then_told(aws: Aws) -> None:

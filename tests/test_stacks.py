@@ -99,6 +99,18 @@ def one_off(folder: Path, changes: dict[str, Any]) -> dict[str, Template]:
     return synthesize("dev", folder, settings=changed(changes)).readable()
 
 
+def config_id(folder: Path, settings: dict[str, Any]) -> str:
+    """Return the logical id of the configuration of an endpoint with some settings."""
+    changes = {f"endpoints/cpu/{name}": value for name, value in settings.items()}
+    stacks = synthesize("dev", folder, settings=changed(changes)).templates
+    (found,) = [
+        str(logical_id)
+        for logical_id, resource in stacks["Ballot-dev-cpu"]["Resources"].items()
+        if resource["Type"] == "AWS::SageMaker::EndpointConfig"
+    ]
+    return found
+
+
 def variant(template: Template) -> Any:
     """Return the only variant of an endpoint's configuration."""
     (found,) = only(template, "AWS::SageMaker::EndpointConfig")["ProductionVariants"]
@@ -838,7 +850,7 @@ class TestRollout:
                             "WaitIntervalInSeconds": 600,
                             "CanarySize": {"Type": "CAPACITY_PERCENT", "Value": 50},
                         },
-                        "TerminationWaitInSeconds": 300,
+                        "TerminationWaitInSeconds": 600,
                     }
                 },
             ),
@@ -859,7 +871,7 @@ class TestRollout:
                             "Type": "ALL_AT_ONCE",
                             "WaitIntervalInSeconds": 0,
                         },
-                        "TerminationWaitInSeconds": 300,
+                        "TerminationWaitInSeconds": 600,
                     }
                 },
             ),
@@ -881,7 +893,7 @@ class TestRollout:
                 "WaitIntervalInSeconds": 120,
                 "LinearStepSize": {"Type": "CAPACITY_PERCENT", "Value": 34},
             },
-            "TerminationWaitInSeconds": 300,
+            "TerminationWaitInSeconds": 600,
             "MaximumExecutionTimeoutInSeconds": 3600,
         }
 
@@ -889,6 +901,37 @@ class TestRollout:
         self, own: dict[str, Template]
     ) -> None:
         assert "DeploymentConfig" not in only(own["Ballot-own-chat"], "AWS::SageMaker::Endpoint")
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            ({}, {"alarms": False}),
+            ({}, {"alarms": {"p99_seconds": False}}),
+            ({}, {"deployment": {"strategy": "all_at_once", "bake_seconds": 1200}}),
+            ({}, {"scaling": {"min": 1, "max": 4}}),
+            ({"alarms": False}, {"alarms": False, "scaling": {"min": 1, "max": 4}}),
+        ],
+    )
+    def test_another_way_to_update_makes_another_configuration(
+        self, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
+    ) -> None:
+        """SageMaker refuses UpdateEndpoint to the configuration in use."""
+        assert config_id(tmp_path, before) != config_id(tmp_path, after)
+        assert config_id(tmp_path, after) == config_id(tmp_path, after)
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            ({}, {"alarms": {"p99_seconds": 25}}),
+            ({}, {"alarms": {"memory_percent": False}}),
+            ({}, {"tags": {"team": "another"}}),
+            ({"scaling": {"min": 1, "max": 4}}, {"scaling": {"min": 2, "max": 8}}),
+        ],
+    )
+    def test_what_says_nothing_of_updates_leaves_the_configuration(
+        self, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
+    ) -> None:
+        assert config_id(tmp_path, before) == config_id(tmp_path, after)
 
     @every_endpoint
     def test_what_runs_is_looked_at_after_the_endpoint_has_moved(

@@ -20,11 +20,12 @@ from emulator.inside.validation import input_members, problems
 Created = tuple[str, Json]
 _POLL_SECONDS = 0.1
 _SERIAL = "AWS::SageMaker::"
-_ENDPOINT_ONLY = (
+_UPDATE_ONLY = (
     "ExcludeRetainedVariantProperties",
     "RetainAllVariantProperties",
     "RetainDeploymentConfig",
 )
+_UPDATED = ("EndpointConfigName", "DeploymentConfig", *_UPDATE_ONLY)
 
 
 def _name_key(kind: str) -> str:
@@ -56,7 +57,7 @@ def _name_of(kind: str, arn: str) -> str | None:
 
 def _create(kind: str, properties: Json, logical_id: str, stack: str) -> Created:
     key = _name_key(kind)
-    parameters = {k: v for k, v in properties.items() if k not in _ENDPOINT_ONLY}
+    parameters = {k: v for k, v in properties.items() if k not in _UPDATE_ONLY}
     parameters.setdefault(key, provisioners._physical_name(stack, logical_id, max_len=63))
     arn = _call(f"Create{kind}", parameters)[f"{kind}Arn"]
     return arn, {key: parameters[key], f"{kind}Arn": arn}
@@ -92,20 +93,23 @@ def _update_endpoint(arn: str, old: Json, new: Json, stack: str) -> Created:
     name = _name_of("Endpoint", arn)
     if name is None:
         raise ValueError(f"{arn} does not exist")
+    # It compares what its templates say, and does not look at what is live.
+    if _only(old, _UPDATED) != _only(new, _UPDATED):
+        _roll_out(name, _only(new, _UPDATED))
+    endpoints[name].tags = new.get("Tags", [])
+    return arn, {"EndpointName": name, "EndpointArn": arn}
+
+
+def _roll_out(name: str, properties: Json) -> None:
+    _settled(name)
+    _call("UpdateEndpoint", {"EndpointName": name, **properties})
     found = _settled(name)
-    if found is not None and found.config_name != new["EndpointConfigName"]:
-        parameters = {"EndpointName": name, "EndpointConfigName": new["EndpointConfigName"]}
-        parameters.update(_only(new, (*_ENDPOINT_ONLY, "DeploymentConfig")))
-        _call("UpdateEndpoint", parameters)
-        found = _settled(name)
-    went_back = found is None or found.config_name != new["EndpointConfigName"]
+    went_back = found is None or found.config_name != properties["EndpointConfigName"]
     if found is None or (went_back and not CONFIG.rolls_back_silently):
         raise ValueError(
             f"Endpoint {name} kept its configuration, the update failed: "
             f"{found.failure if found else 'it was deleted'}"
         )
-    found.tags = new.get("Tags", [])
-    return arn, {"EndpointName": name, "EndpointArn": arn}
 
 
 def _delete_endpoint(arn: str) -> None:

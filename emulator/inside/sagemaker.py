@@ -146,6 +146,11 @@ def _update_endpoint(p: Json) -> Json:
         raise _invalid(f'Cannot update in-progress endpoint "{found.arn}".')
     if found.fleet is None:
         raise _invalid(f'Cannot update failed endpoint "{found.arn}"; delete it.')
+    if found.config_name == config["EndpointConfigName"]:
+        raise _invalid(
+            "Cannot update endpoint with the currently in use endpoint configuration "
+            f'"{config["EndpointConfigArn"]}".'
+        )
     kept = found.deployment if p.get("RetainDeploymentConfig") else None
     deployment = p.get("DeploymentConfig", kept)
     retained = _retained(found.fleet, p)

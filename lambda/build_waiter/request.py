@@ -17,11 +17,15 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageWanted:
-    """An image under a tag that names its inputs."""
+    """An image under a tag that names its inputs.
+
+    `bucket` has the list of what is in it, and is empty for an image that is only mirrored.
+    """
 
     repository: str
     repository_uri: str
     tag: str
+    bucket: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +109,12 @@ def wanted(event: Mapping[str, Any]) -> Wanted:
 
 
 def _image(properties: Mapping[str, Any]) -> ImageWanted:
+    environment = _environment(properties)
     return ImageWanted(
         repository=_text(properties, "RepositoryName"),
-        repository_uri=_text(_environment(properties), "REPOSITORY_URI"),
+        repository_uri=_text(environment, "REPOSITORY_URI"),
         tag=_text(properties, "ImageTag"),
+        bucket=environment.get("ARTIFACT_BUCKET", ""),
     )
 
 

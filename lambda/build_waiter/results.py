@@ -47,19 +47,38 @@ class Results:
         return attributes
 
     def _find_image(self, wanted: ImageWanted) -> dict[str, str] | None:
+        digest = self._digest(wanted)
+        if digest is None or not self._is_listed(wanted, digest):
+            return None
+        return {"ImageDigest": digest, "ImageUri": f"{wanted.repository_uri}@{digest}"}
+
+    def _digest(self, wanted: ImageWanted) -> str | None:
         try:
             answer = self._ecr.describe_images(
                 repositoryName=wanted.repository, imageIds=[{"imageTag": wanted.tag}]
             )
         except self._ecr.exceptions.ImageNotFoundException:
             return None
-        digest = answer["imageDetails"][0].get("imageDigest", "")
+        digest = str(answer["imageDetails"][0].get("imageDigest", ""))
         if not _DIGEST.fullmatch(digest):
             raise BadResult(
                 f"the digest of {wanted.repository}:{wanted.tag} is {digest!r}, "
                 "not sha256:<64 lower-case hexadecimal digits>"
             )
-        return {"ImageDigest": digest, "ImageUri": f"{wanted.repository_uri}@{digest}"}
+        return digest
+
+    def _is_listed(self, wanted: ImageWanted, digest: str) -> bool:
+        """Tell whether the list of what is in an image is there, or none is wanted."""
+        if not wanted.bucket:
+            return True
+        key = f"sboms/{digest.removeprefix('sha256:')}.cdx.json"
+        try:
+            self._s3.head_object(Bucket=wanted.bucket, Key=key)
+        except self._s3.exceptions.ClientError as error:
+            if error.response["Error"]["Code"] != "404":
+                raise
+            return False
+        return True
 
     def _find_model(self, wanted: ModelWanted) -> dict[str, str] | None:
         manifest = self._manifest(wanted)
@@ -70,7 +89,8 @@ class Results:
     def _shortfall(self, wanted: Wanted) -> str:
         """Return why `find` found nothing."""
         if isinstance(wanted, ImageWanted):
-            return f"there is no image {wanted.repository}:{wanted.tag}"
+            image = f"{wanted.repository}:{wanted.tag}"
+            return f"there is no image {image}{' that is listed' if wanted.bucket else ''}"
         manifest = self._manifest(wanted)
         where = f"s3://{wanted.bucket}/{wanted.manifest_key}"
         return (

@@ -9,6 +9,7 @@ from typing import Any
 from rollout_check.request import Wanted
 
 IN_SERVICE = "InService"
+MIXED = "UpdateRollbackFailed"
 MOVING = ("Creating", "Updating", "SystemUpdating", "RollingBack")
 # The service still runs: only its size changes, or the machines below it.
 SERVING = (IN_SERVICE, "Updating", "SystemUpdating")
@@ -85,6 +86,8 @@ def failure(wanted: Wanted, live: Live) -> str:
 
 
 def _judgement(wanted: Wanted, live: Live) -> str:
+    if live.status == MIXED:
+        return "the update and the way back failed, so it serves from old and new instances"
     if live.moving or live.pending:
         return "it is still moving"
     if live.status == IN_SERVICE and live.config != wanted.config:
