@@ -7,7 +7,9 @@ A script, not a module of the tests: it runs in the adapter's own process.
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import runpy
 import sys
 import time
@@ -37,6 +39,20 @@ def worker_dies(trigger: str) -> None:
     Engine.forward_together = forward_or_die  # type: ignore[assignment, method-assign]
 
 
+def worker_hangs(trigger: str) -> None:
+    """Let forward passes wait, as on a GPU that hangs, for as long as there is a file `trigger`."""
+    from adapter.engine import Engine
+
+    forward: Callable[..., Any] = Engine.forward_together
+
+    def forward_in_the_end(*arguments: Any) -> Any:
+        while Path(trigger).exists():
+            time.sleep(0.01)
+        return forward(*arguments)
+
+    Engine.forward_together = forward_in_the_end  # type: ignore[assignment, method-assign]
+
+
 def clock_jumps() -> None:
     """Let the time of day be right, five hours late and five hours early by turns."""
     true_time = time.time
@@ -44,7 +60,24 @@ def clock_jumps() -> None:
     time.time = lambda: true_time() + next(offsets)
 
 
-FAULTS: dict[str, Callable[..., None]] = {"worker-dies": worker_dies, "clock-jumps": clock_jumps}
+def model_stale(trigger: str) -> None:
+    """Let a network file system forget the model's file once there is a file `trigger`."""
+    true_fstat = os.fstat
+
+    def fstat(fd: int) -> os.stat_result:
+        if Path(trigger).exists() and Path(f"/proc/self/fd/{fd}").readlink().suffix == ".gguf":
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return true_fstat(fd)
+
+    os.fstat = fstat
+
+
+FAULTS: dict[str, Callable[..., None]] = {
+    "worker-dies": worker_dies,
+    "worker-hangs": worker_hangs,
+    "clock-jumps": clock_jumps,
+    "model-stale": model_stale,
+}
 
 if __name__ == "__main__":
     name, *arguments = sys.argv[1:]

@@ -60,7 +60,7 @@ class Engine:
 class Bench:
     """An admission with its worker thread."""
 
-    def __init__(self, max_queue: int = 8) -> None:
+    def __init__(self, max_queue: int = 8, *, timeout_seconds: float = 55) -> None:
         self.now = 100.0
         self.engine = Engine()
         self.lifecycle = Lifecycle()
@@ -69,7 +69,7 @@ class Bench:
             self.lifecycle,
             Metrics(),
             max_queue=max_queue,
-            timeout_seconds=55,
+            timeout_seconds=timeout_seconds,
             grace_seconds=1,
             clock=lambda: self.now,
         )
@@ -95,6 +95,12 @@ class Bench:
         """Be a request whose body never comes."""
         with self.admission.enter() as permit:
             async with permit.arriving():
+                await asyncio.Event().wait()
+
+    async def stop_reading(self) -> None:
+        """Be a request whose caller does not take its answer."""
+        with self.admission.enter() as permit:
+            async with permit.sending():
                 await asyncio.Event().wait()
 
     async def entered(self) -> None:
@@ -161,6 +167,92 @@ def test_the_slowest_body_gives_its_place_up_after_its_grace() -> None:
 
     with bench.working():
         run(scenario())
+
+
+def test_whoever_reads_slowly_gives_way_as_whoever_sends_slowly_does() -> None:
+    bench = Bench(max_queue=1)
+
+    async def scenario() -> None:
+        reader = asyncio.ensure_future(bench.stop_reading())
+        await asyncio.sleep(0)
+        bench.now += 1
+        sender = asyncio.ensure_future(bench.dribble())
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable):
+            await bench.ask()
+        bench.now += 1.5
+        bench.engine.released.release(2)
+        await bench.ask()
+        with pytest.raises(Unavailable) as gave_way:
+            await reader
+
+        # The one that is waited for longest goes first.
+        assert (gave_way.value.code, sender.done()) == ("busy", False)
+        reader = asyncio.ensure_future(bench.stop_reading())
+        await asyncio.sleep(0)
+        await bench.ask()
+        with pytest.raises(Unavailable, match="body"):
+            await sender
+        assert not reader.done()
+        # Lines that are left at the end have an answer, and are sent while they can be.
+        bench.admission.refuse_unfinished(
+            Unavailable("shutting down", code="draining", retry_after_seconds=1)
+        )
+        await asyncio.sleep(0)
+        assert not reader.done()
+        reader.cancel()
+
+    with bench.working():
+        run(scenario())
+
+
+def test_a_worker_that_hangs_is_told_and_keeps_nobody_waiting() -> None:
+    bench = Bench(timeout_seconds=2)
+    conditions = []
+
+    def look() -> None:
+        bench.lifecycle.hangs(bench.admission.is_hanging)
+        conditions.append(bench.lifecycle.condition)
+
+    async def scenario() -> None:
+        look()
+        # The time-out is the event loop's: the worker is in a decode, and looks at no clock.
+        first = asyncio.ensure_future(bench.ask())
+        await bench.entered()
+        second = asyncio.ensure_future(bench.ask())
+        answers = await asyncio.gather(first, second, return_exceptions=True)
+        assert [getattr(answer, "code", None) for answer in answers] == ["deadline_exceeded"] * 2
+        assert bench.admission.admitted == 0
+        bench.now += 4
+        look()
+        bench.now += 0.5
+        look()
+        bench.engine.released.release()
+        while bench.admission.is_hanging:
+            await asyncio.sleep(0)
+        look()
+
+    with bench.working():
+        run(scenario())
+    assert conditions == ["ready", "ready", "unhealthy", "ready"]
+    # What nobody waits for any more is not scored when it goes on.
+    assert len(bench.engine.order) == 1
+
+
+def test_a_refusal_is_not_replaced_by_another() -> None:
+    bench = Bench()
+
+    async def scenario() -> None:
+        with bench.admission.enter() as permit:
+            for code in ("draining", "worker_failed"):
+                bench.admission.refuse_unfinished(
+                    Unavailable("gone", code=code, retry_after_seconds=1)
+                )
+                with pytest.raises(Unavailable) as caught:
+                    permit.require_open()
+                assert caught.value.code == "draining"
+
+    run(scenario())
 
 
 def test_full_queue_refuses_and_says_when_to_come_back() -> None:

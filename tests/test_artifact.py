@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from adapter.artifact import Artifact, find_artifact
+from adapter.artifact import digest, find_artifact
 from adapter.errors import StartupError
 
 SHARDS = tuple(f"m-0000{number}-of-00003.gguf" for number in (1, 2, 3))
@@ -167,14 +168,8 @@ def test_a_folder_named_like_a_model(tmp_path: Path) -> None:
         ([b"a" * 600_000, b"a" * 400_000], MILLION_A_SHA256),
     ],
 )
-def test_sha256_is_of_the_shards_one_after_another(
-    contents: list[bytes], sha256: str, tmp_path: Path
-) -> None:
-    paths = []
-    for index, content in enumerate(contents):
-        paths.append(tmp_path / f"{index}.gguf")
-        paths[-1].write_bytes(content)
-    assert Artifact(tuple(paths)).sha256() == sha256
+def test_sha256_is_of_the_shards_one_after_another(contents: list[bytes], sha256: str) -> None:
+    assert digest(map(io.BytesIO, contents)) == sha256
 
 
 def test_sha256_of_files_larger_than_a_read(tmp_path: Path) -> None:
@@ -187,4 +182,5 @@ def test_sha256_of_files_larger_than_a_read(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert Artifact((first, second)).sha256() == printed.stdout.split()[0]
+    with first.open("rb") as one, second.open("rb") as other:
+        assert digest([one, other]) == printed.stdout.split()[0]

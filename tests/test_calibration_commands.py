@@ -78,9 +78,7 @@ def test_a_file_that_is_there_is_left_alone(
     out.write_text("mine")
     ended = ballot(*command, str(overconfident), "--out", str(out))
     assert (ended.returncode, out.read_text()) == (2, "mine")
-    assert ended.stderr == (
-        f"ballot: {out} is there already; name another file, or delete it\n"
-    )
+    assert ended.stderr == (f"ballot: {out} is there already; name another file, or delete it\n")
 
 
 @pytest.mark.parametrize("command", [("calibrate",), ("threshold", "--target-accuracy", "0.9")])

@@ -167,9 +167,10 @@ def test_slow_headers_are_given_up(quick: AdapterProcess, body: bytes) -> None:
             assert error["error"] == "the headers were not complete after 2 seconds"
             assert answer.headers["connection"] == "close"
             assert connection.is_closed_by_adapter()
-        # Whoever has not begun to ask gets no answer either.
-        assert silent.is_closed_by_adapter()
-        wait_for(lambda: metric(client, "ballot_connections") == 1)
+        # Whoever has not begun to ask keeps nobody waiting.
+        silent.send(PING)
+        assert silent.answer().status == 200
+        wait_for(lambda: metric(client, "ballot_connections") == 2)
 
 
 def test_a_body_that_goes_on_after_its_answer_is_given_up(quick: AdapterProcess) -> None:
@@ -342,9 +343,40 @@ def test_lines_that_nobody_takes_are_given_up_and_give_the_place_back(
         wait_for(
             lambda: client.post("/invocations", json=json.loads(body)).status_code == 200,
         )
-        assert metric(client, "ballot_connections") == 1
+        wait_for(lambda: metric(client, "ballot_connections") == 1)
         # All of the lines would be fifty megabytes.
         assert status_of(adapter, "VmRSS") - kilobytes < 20_000
+
+
+def test_whoever_takes_an_answer_a_bit_at_a_time_gives_the_place_to_others(
+    start: Callable[..., AdapterProcess], body: bytes
+) -> None:
+    adapter = start(BALLOT_MAX_QUEUE="0", BALLOT_BODY_TIMEOUT_SECONDS="30")
+    lines = post(b"x\n" * 300_000, kind="application/jsonlines")
+    ended = threading.Event()
+
+    def trickle(connection: Connection) -> None:
+        with suppress(OSError):
+            while not ended.wait(0.1):
+                connection.socket.recv(100)
+
+    with reads_little(Connection(adapter.port)) as connection, adapter.client() as client:
+        connection.send(lines)
+        reader = threading.Thread(target=trickle, args=(connection,))
+        reader.start()
+        while client.post("/invocations", json=json.loads(body)).status_code == 200:
+            pass
+        refused = 1
+        while (answer := client.post("/invocations", json=json.loads(body))).status_code == 503:
+            assert answer.json()["code"] == "busy"
+            refused += 1
+        ended.set()
+        reader.join()
+
+        assert answer.status_code == 200
+        # The request whose lines they are ends as busy, too.
+        busy = 'ballot_requests_total{outcome="busy",route="/invocations"}'
+        wait_for(lambda: metric(client, busy) == refused + 1)
 
 
 # --- the end

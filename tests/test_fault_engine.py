@@ -10,16 +10,20 @@ import resource
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 import numpy as np
 import pytest
 
-from tests.adapter_process import ROOT, AdapterProcess
+from adapter import seal
+from adapter.artifact import Artifact, digest
+from adapter.seal import Seal
+from tests.adapter_process import PATIENCE, ROOT, AdapterProcess
 from tests.gguf_models import BYTES_TEMPLATE, tiny_tensors, write_tiny_model
 from tests.test_load import metric, open_request, read_response, request_for, wait_for_waiting
 
@@ -235,6 +239,38 @@ def test_the_workers_death_refuses_all_and_ends_the_process(
     assert "a prompt could stand here" not in "".join(adapter.lines)
 
 
+# --- the worker hangs
+
+
+def test_a_worker_that_hangs_is_unhealthy_until_it_goes_on(
+    byte_model: Path, support_route: dict[str, Any], tmp_path: Path
+) -> None:
+    trigger = tmp_path / "hang"
+    command = (sys.executable, str(FAULTY), "worker-hangs", str(trigger))
+    with AdapterProcess(
+        command=command,
+        BALLOT_GGUF_PATH=str(byte_model),
+        BALLOT_THREADS="1",
+        BALLOT_REQUEST_TIMEOUT_SECONDS="2",
+    ).wait_ready() as adapter:
+        with adapter.client() as client:
+            trigger.touch()
+            assert outcome(score(client, support_route)) == (503, "deadline_exceeded")
+            while (ping := client.get("/ping")).status_code == 200:
+                pass
+            assert ping.json() == {"status": "unhealthy"}
+            assert metric(client, "ballot_healthy") == 0
+            trigger.unlink()
+            while client.get("/ping").status_code != 200:
+                pass
+            while (answer := score(client, support_route)).status_code != 200:
+                assert answer.status_code == 503
+        assert adapter.terminate() == 0
+    records = [json.loads(line) for line in adapter.lines]
+    (told,) = [record for record in records if record["event"] == "unhealthy"]
+    assert (told["level"], told["hanging"]) == ("error", True)
+
+
 # --- the model's file
 
 
@@ -291,6 +327,65 @@ def test_what_leaves_the_models_bytes_alone_changes_nothing(
             assert (name, after) == (name, [before, before])
             assert client.get("/ping").status_code == 200
             assert adapter.terminate() == 0
+        logged = [json.loads(line) for line in adapter.lines]
+        touched = [record for record in logged if record["event"] == "model_touched"]
+        assert [sorted(record) for record in touched] == [["event", "level", "seconds", "time"]]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_a_touched_model_is_read_again_once_whoever_asks(
+    byte_model: Path, tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = copy_of(byte_model, tmp_path)
+    sealed = Seal(Artifact((path,)))
+    expected = sealed.sha256()
+    reading, asked_again = threading.Event(), threading.Event()
+    reads = []
+
+    def read(files: list[BinaryIO]) -> str:
+        reads.append(files)
+        reading.set()
+        assert asked_again.wait(PATIENCE)
+        return digest(files)
+
+    def ask_again() -> str:
+        asked_again.set()
+        return expected
+
+    monkeypatch.setattr(seal, "digest", read)
+    path.touch()
+    first = pool.submit(sealed.verify, lambda: expected)
+    assert reading.wait(PATIENCE)
+    second = pool.submit(sealed.verify, ask_again)
+    first.result()
+    second.result()
+    assert len(reads) == 1
+    assert not sealed.is_touched
+
+
+@pytest.mark.parametrize("scores", [True, False])
+def test_a_model_that_is_out_of_reach_ends_it_without_an_answer(
+    scores: bool, byte_model: Path, support_route: dict[str, Any], tmp_path: Path
+) -> None:
+    path, trigger = copy_of(byte_model, tmp_path), tmp_path / "stale"
+    command = (sys.executable, str(FAULTY), "model-stale", str(trigger))
+    with AdapterProcess(
+        command=command, BALLOT_GGUF_PATH=str(path), BALLOT_THREADS="1"
+    ).wait_ready() as adapter:
+        with adapter.client() as client:
+            assert score(client, support_route).status_code == 200
+            trigger.touch()
+            # It may be noticed, and the port be closed, before the request comes.
+            with contextlib.suppress(httpx.ConnectError):
+                if scores:
+                    assert outcome(score(client, support_route)) == (503, "worker_failed")
+        assert adapter.wait() == 1
+    last = json.loads(adapter.lines[-1])
+    assert last["event"] == "worker_failed"
+    assert last["message"] == (
+        f"the model's file cannot be read any more: {path} (Stale file handle); mend its disk or "
+        "mount, and start again"
+    )
 
 
 @pytest.mark.parametrize("name", HARMFUL)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
+import select
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
+from adapter import logs
 from adapter.logs import JsonFormatter, LineHandler
 from tests.adapter_process import PATIENCE, ROOT, AdapterProcess, environment
 from tests.test_fault_engine import FAULTY, bits, score
@@ -152,6 +156,55 @@ def test_a_line_that_was_broken_off_is_ended_before_the_next() -> None:
     assert (json.loads(missing)["event"], json.loads(missing)["lines"]) == ("log_lines_dropped", 1)
     assert json.loads(whole)["event"] == "z"
     assert handler.dropped == 1
+
+
+def test_a_reader_that_drains_slowly_is_waited_for_once_in_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever writes a line may be the event loop: it must not wait for line after line."""
+    clock = SimpleNamespace(now=1000.0)
+    waits: list[float] = []
+    true_poll = select.poll
+
+    class Poll:
+        def __init__(self) -> None:
+            self._poll = true_poll()
+            self.register = self._poll.register
+
+        def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+            if milliseconds:
+                waits.append(clock.now)
+            return self._poll.poll(0)
+
+    monkeypatch.setattr(select, "poll", Poll)
+    monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    read, out = os.pipe()
+    full = bytes(fcntl.fcntl(out, fcntl.F_GETPIPE_SZ))
+    handler = LineHandler(out)
+    handler.setFormatter(JsonFormatter())
+
+    def write_at(now: float) -> None:
+        clock.now = now
+        handler.handle(logging.makeLogRecord({"msg": "x" * 5000}))
+
+    os.write(out, full)
+    for second in range(60):
+        write_at(1000.0 + second)
+        # Half a page, and a line has more than one.
+        os.read(read, 2048)
+    assert waits == [1000.0]
+    assert handler.dropped > 5
+
+    os.read(read, len(full))
+    os.write(out, full)
+    write_at(1060.0)
+    write_at(1069.9)
+    assert waits == [1000.0]
+    # Ten seconds without a line that was dropped, and it is waited for again.
+    write_at(1079.9)
+    assert waits == [1000.0, 1079.9]
+    os.close(read)
+    os.close(out)
 
 
 def test_output_that_was_closed_from_the_start(

@@ -46,7 +46,7 @@ from tests.test_calibration import Tiny
 from tests.test_openapi import REFUSED_BY_SCHEMA, generated, named
 from tests.test_systemone import CHOICE, NOUL, SCORE, WRONG
 from tests.test_systemone import body as questions
-from tests.wire import check_error, documented_errors, from_httpx
+from tests.wire import Connection, check_error, documented_errors, from_httpx
 
 LINES = {"content-type": "application/jsonlines"}
 MAX_BODY_BYTES = 1_048_576
@@ -465,6 +465,18 @@ def test_a_caller_that_does_not_read_is_given_up(tiny: Tiny) -> None:
         assert client.post("/invocations", content=VALID, headers=JSON).status_code == 200
 
 
+def test_half_an_answer_is_never_taken_for_a_whole_one_over_http_1_0(
+    lines_adapter: AdapterProcess,
+) -> None:
+    head = f"POST /invocations HTTP/1.0\r\ncontent-type: {LINES['content-type']}\r\n"
+    with Connection(lines_adapter.port) as connection:
+        connection.send(head.encode() + b"content-length: %d\r\n\r\n" % len(VALID) + VALID)
+        answer = connection.answer()
+
+        assert (answer.status, check_error(answer)["code"]) == (400, "http_version")
+        assert connection.is_closed_by_adapter()
+
+
 def test_lines_wait_for_a_permit_as_one_request(tiny: Tiny) -> None:
     with (
         tiny.adapter(BALLOT_MAX_QUEUE="0").wait_ready() as adapter,
@@ -688,6 +700,56 @@ def test_each_line_has_a_deadline_of_its_own() -> None:
 
     with bench.working():
         asyncio.run(scenario())
+
+
+def test_lines_do_not_use_up_the_time_of_those_behind_them() -> None:
+    bench, pipeline = Bench(), Scripted()
+
+    async def scenario() -> None:
+        bench.engine.released.release()
+        bench.engine.seconds = 40
+        await bench.ask()
+        await bench.entered()
+        with bench.admission.enter() as permit:
+            # Each takes 40 of the 55 seconds that it has alone.
+            lines, counter = lines_of(b"a\nb\nc\nd\ne", permit, pipeline)
+            done = asyncio.ensure_future(taken(lines))
+            for _ in range(5):
+                await bench.entered()
+                bench.now += 40
+                bench.engine.released.release()
+            await done
+            assert counter.outcomes == ["ok"] * 5
+
+    with bench.working():
+        asyncio.run(scenario())
+
+
+def test_the_time_of_a_line_runs_out_too() -> None:
+    bench, pipeline = Bench(), Scripted()
+
+    async def scenario() -> None:
+        with bench.admission.enter() as permit:
+            lines, counter = lines_of(b"a\nb", permit, pipeline)
+            done = asyncio.ensure_future(taken(lines))
+            await bench.entered()
+            bench.now += 50
+            bench.engine.released.release()
+            while not counter.outcomes:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await bench.entered()
+            bench.now += 60
+            bench.engine.released.release()
+            await done
+            assert counter.outcomes == ["ok", "deadline_exceeded"]
+
+    with bench.working():
+        asyncio.run(scenario())
+
+
+async def taken(lines: Lines) -> list[bytes]:
+    return [line async for line in lines.answers()]
 
 
 @pytest.mark.parametrize("code", ["draining", "worker_failed"])

@@ -381,6 +381,10 @@ def test_a_context_that_the_self_test_does_not_fit(tiny_model: TinyModel) -> Non
     assert "tokens; the limit is 256); raise BALLOT_CONTEXT_TOKENS" in message
 
 
+# Without what libraries set aside for each core of this machine.
+FEW_ADDRESSES = {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+
+
 def limit_on(kind: int, mebibytes: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(kind, (mebibytes << 20, mebibytes << 20))
 
@@ -392,7 +396,7 @@ def test_a_context_too_large_for_the_memory_is_refused_before_it_is_taken(
     model = {"BALLOT_GGUF_PATH": str(tiny_model.path), "BALLOT_CONTEXT_TOKENS": "1048576"}
     message = failure((), model, limit=limit_on(resource.RLIMIT_AS, mebibytes))
     match = re.fullmatch(
-        r"a context of 1048576 tokens takes (\d+) MiB, and (\d+) MiB of memory are free; "
+        r"a context of 1048576 tokens takes (\d+) MiB, and at most (\d+) MiB of memory are left; "
         r"lower BALLOT_CONTEXT_TOKENS or add memory",
         message,
     )
@@ -414,15 +418,33 @@ def test_a_context_that_llama_cpp_gets_no_memory_for(mebibytes: int, tiny_model:
     assert message.endswith("; lower BALLOT_CONTEXT_TOKENS or add memory")
 
 
-def test_a_model_too_large_for_the_memory() -> None:
-    message = failure(
-        (), {"BALLOT_GGUF_PATH": str(GEMMA_MODEL)}, limit=limit_on(resource.RLIMIT_AS, 250)
+def test_a_context_that_just_fits_starts_with_a_smaller_state_cache(tiny_model: TinyModel) -> None:
+    # The context takes 1,280 MiB, all else less than 400; for the cache there are 512 by default.
+    ended = subprocess.run(
+        [sys.executable, "-m", "adapter", "selftest"],
+        cwd=ROOT / "container",
+        env=adapter_environment(
+            BALLOT_GGUF_PATH=str(tiny_model.path), BALLOT_CONTEXT_TOKENS="1048576", **FEW_ADDRESSES
+        ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=PATIENCE,
+        preexec_fn=limit_on(resource.RLIMIT_AS, 1900),
     )
-    size = GEMMA_MODEL.stat().st_size >> 20
-    assert re.fullmatch(
-        rf"the model has {size} MiB, and \d+ MiB of memory are free; use a smaller quantization "
-        "or an instance with more memory",
-        message,
+    records = {record["event"]: record for record in map(json.loads, ended.stdout.splitlines())}
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert "model_loaded" in records
+    assert 64 <= records["state_cache_limited"]["mib"] < 1900 - 1280
+    assert "BALLOT_STATE_CACHE_MB" in records["state_cache_limited"]["message"]
+
+
+def test_a_model_too_large_for_the_address_space() -> None:
+    model = {"BALLOT_GGUF_PATH": str(GEMMA_MODEL), **FEW_ADDRESSES}
+    message = failure((), model, limit=limit_on(resource.RLIMIT_AS, 300))
+    assert message.startswith(f"llama.cpp cannot load {GEMMA_MODEL}: ")
+    assert message.endswith(
+        "mmap failed: Cannot allocate memory; use a smaller quantization or an instance with more "
+        "memory"
     )
 
 

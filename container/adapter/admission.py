@@ -29,6 +29,9 @@ from adapter.tokens import Encoded
 
 # How fast the estimate of the scoring speed follows what is measured.
 RATE_WEIGHT = 0.2
+# After how many time-outs of a request the worker hangs: a decode is given up after one, as soon as
+# llama.cpp comes back from the batch that it is in.
+HANGING_TIMEOUTS = 2
 
 
 class Scorer(Protocol):
@@ -66,11 +69,15 @@ class Answer:
 @dataclass(eq=False)
 class _Job:
     encoded: tuple[Encoded, ...]
+    permit: Permit
     submitted: float
-    deadline: float
     overtaken: int = 0
     result: Future[Answer] = field(default_factory=Future)
     abandoned: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def deadline(self) -> float:
+        return self.permit.deadline
 
     @property
     def input_tokens(self) -> int:
@@ -95,11 +102,17 @@ class _Turn:
 
 
 class Permit:
-    """The right of one request to be worked on. Only an `Admission` makes one."""
+    """The right of one request, or of one line of it, to be worked on until its `deadline`.
 
-    def __init__(self, admission: Admission, deadline: float) -> None:
+    Only an `Admission` makes one, and `line` one more. It is for one `score` at a time.
+    """
+
+    def __init__(self, admission: Admission, deadline: float, *, is_line: bool = False) -> None:
         self._admission = admission
-        self._deadline = deadline
+        self._job: _Job | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.deadline = deadline
+        self.is_line = is_line
 
     async def score(self, encoded: tuple[Encoded, ...]) -> Answer:
         """Queue the decisions and wait for their scores; a cancelled caller leaves the queue.
@@ -109,7 +122,7 @@ class Permit:
                 it did, `draining` or `worker_failed` when the worker stopped.
             ScoringFailed: llama.cpp failed on one of the decisions.
         """
-        return await self._admission.run(encoded, self._deadline)
+        return await self._admission.run(encoded, self)
 
     def arriving(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Wait, in an `async with` block, for the request's body.
@@ -120,9 +133,44 @@ class Permit:
         """
         return self._admission.arriving()
 
-    def renewed(self) -> Permit:
-        """Return the same right with the time that a new request would have."""
-        return Permit(self._admission, self._admission.deadline())
+    def sending(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Wait, in an `async with` block, for the caller to take a part of the answer.
+
+        Raises:
+            Unavailable: `busy`, when it took its time, and its place was needed for another.
+        """
+        return self._admission.sending()
+
+    def line(self) -> Permit:
+        """Return the right of one line of the request, whose time runs only from `begin` on.
+
+        It is never `busy`: the request has its place, and its other lines are not in the way.
+        """
+        return Permit(self._admission, math.inf, is_line=True)
+
+    def begin(self) -> None:
+        """Let the time of a line run, from now."""
+        self.deadline = self._admission.deadline()
+        if self._job is not None:
+            self._end_in_time(self._job)
+
+    @contextlib.contextmanager
+    def watching(self, job: _Job) -> Iterator[None]:
+        """Settle `job` when the time has run out, whatever the worker does meanwhile."""
+        self._job = job
+        self._end_in_time(job)
+        try:
+            yield
+        finally:
+            self._job = None
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _end_in_time(self, job: _Job) -> None:
+        if self.deadline < math.inf:
+            seconds = self.deadline - self._admission.now()
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(seconds, job.settle, _out_of_time())
 
     def require_open(self) -> None:
         """Do nothing while there is scoring. May be called from any thread.
@@ -153,11 +201,14 @@ class Admission:
         self._grace_seconds = grace_seconds
         self._clock = clock
         self._admitted = 0
-        # Since when each body that is not there yet is waited for, the first first.
+        # Since when each body that is not there yet is waited for, the first first; and each caller
+        # who has yet to take a part of an answer.
         self._arriving: dict[asyncio.Timeout, float] = {}
+        self._sending: dict[asyncio.Timeout, float] = {}
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._unfinished: set[_Job] = set()
         self._tokens_per_second: float | None = None
+        self._decoding_since: float | None = None
         self._refusal: Exception | None = None
 
     @property
@@ -170,12 +221,21 @@ class Admission:
         """How many requests wait behind the one that is being scored."""
         return max(0, self._admitted - 1)
 
+    @property
+    def is_hanging(self) -> bool:
+        """Whether the worker has been in one decode for longer than any decode may take."""
+        since = self._decoding_since
+        return (
+            since is not None and self._clock() - since > HANGING_TIMEOUTS * self._timeout_seconds
+        )
+
     @contextlib.contextmanager
     def enter(self) -> Iterator[Permit]:
         """Take a permit, for the length of a `with` block.
 
-        When all are taken, a request whose body has been on its way for longer than
-        `grace_seconds` gives way: whoever dribbles keeps nobody out.
+        When all are taken, a request gives way whose body has been on its way for longer than
+        `grace_seconds`, or whose caller has not read on for that long: whoever dribbles keeps
+        nobody out.
 
         Raises:
             Unavailable: `loading`, `draining`, `worker_failed`, or `busy` when the queue is full.
@@ -193,27 +253,45 @@ class Admission:
     async def arriving(self) -> AsyncIterator[None]:
         """Do what `Permit.arriving` says."""
         try:
-            async with asyncio.timeout(None) as place:
-                self._arriving[place] = self._clock()
-                try:
-                    yield
-                finally:
-                    self._arriving.pop(place, None)
+            async with self._giving_way(self._arriving):
+                yield
         except TimeoutError:
             self.require_open()
             raise self._busy("the body was slow, and its place was needed for another") from None
 
+    @contextlib.asynccontextmanager
+    async def sending(self) -> AsyncIterator[None]:
+        """Do what `Permit.sending` says."""
+        try:
+            async with self._giving_way(self._sending):
+                yield
+        except TimeoutError:
+            raise self._busy("the answer was read slowly, and its place was needed") from None
+
+    @contextlib.asynccontextmanager
+    async def _giving_way(self, places: dict[asyncio.Timeout, float]) -> AsyncIterator[None]:
+        """Be one of `places`, and end with a `TimeoutError` when that is given up."""
+        async with asyncio.timeout(None) as place:
+            places[place] = self._clock()
+            try:
+                yield
+            finally:
+                places.pop(place, None)
+
     def _make_room(self) -> bool:
-        """Give up the body that has been on its way for longest; False when none is slow."""
-        place = next(iter(self._arriving), None)
-        if place is None or self._clock() - self._arriving[place] <= self._grace_seconds:
+        """Give up the place whose caller is waited for longest; False when none is slow."""
+        kinds = [places for places in (self._arriving, self._sending) if places]
+        if not kinds:
             return False
-        self._give_up(place)
+        slowest = min(kinds, key=lambda places: next(iter(places.values())))
+        if self._clock() - next(iter(slowest.values())) <= self._grace_seconds:
+            return False
+        _give_up_first(slowest)
         return True
 
-    def _give_up(self, place: asyncio.Timeout) -> None:
-        del self._arriving[place]
-        place.reschedule(asyncio.get_running_loop().time())
+    def now(self) -> float:
+        """Return the time, by the clock of the deadlines."""
+        return self._clock()
 
     def deadline(self) -> float:
         """Return when the time of a request that comes now will have run out."""
@@ -225,19 +303,20 @@ class Admission:
             # One error for all: what each raise of it leaves behind would pile up.
             raise self._refusal.with_traceback(None)
 
-    async def run(self, encoded: tuple[Encoded, ...], deadline: float) -> Answer:
+    async def run(self, encoded: tuple[Encoded, ...], permit: Permit) -> Answer:
         """Do what `Permit.score` says."""
         self.require_open()
         now = self._clock()
-        if now > deadline:
+        if now > permit.deadline:
             raise _out_of_time()
-        if now + self._estimated_wait() > deadline:
+        if not permit.is_line and now + self._estimated_wait() > permit.deadline:
             raise self._busy("the requests ahead would take longer than this one may wait")
-        job = _Job(encoded, submitted=now, deadline=deadline)
+        job = _Job(encoded, permit, submitted=now)
         self._unfinished.add(job)
         self._jobs.put(job)
         try:
-            return await asyncio.wrap_future(job.result)
+            with permit.watching(job):
+                return await asyncio.wrap_future(job.result)
         finally:
             job.abandoned.set()
             self._unfinished.discard(job)
@@ -245,14 +324,14 @@ class Admission:
     def refuse_unfinished(self, error: Exception) -> None:
         """Answer every request that has no answer yet with `error`, also those still on their way.
 
-        There is no way back: the worker is gone, or soon will be.
+        There is no way back: the worker is gone, or soon will be. The first `error` stays.
         """
-        self._refusal = error
+        self._refusal = self._refusal or error
         for job in list(self._unfinished):
             job.abandoned.set()
-            job.settle(error)
+            job.settle(self._refusal)
         while self._arriving:
-            self._give_up(next(iter(self._arriving)))
+            _give_up_first(self._arriving)
 
     def stop(self) -> None:
         """Let `work` return once it has worked off the queue."""
@@ -313,8 +392,8 @@ class Admission:
             return
         encoded = [turn.job.encoded[index] for turn, index in items]
         try:
-            forwards = engine.forward_together(
-                encoded, lambda: all(self._is_over(turn) for turn, _ in items)
+            forwards = self._forward(
+                engine, encoded, lambda: all(self._is_over(turn) for turn, _ in items)
             )
         except Cancelled:
             return
@@ -332,6 +411,15 @@ class Admission:
             self._observer.forwarded(forward)
             self._learn_rate(one.input_tokens / max(forward.seconds, 1e-9))
             self._scored(turn, index, one, forward)
+
+    def _forward(
+        self, engine: Scorer, encoded: Sequence[Encoded], is_cancelled: Callable[[], bool]
+    ) -> list[Forward]:
+        self._decoding_since = self._clock()
+        try:
+            return engine.forward_together(encoded, is_cancelled)
+        finally:
+            self._decoding_since = None
 
     def _is_over(self, turn: _Turn) -> bool:
         """Whether the turn needs no more decodes; it is settled when its time has run out."""
@@ -376,6 +464,12 @@ class Admission:
         return Unavailable(
             message, code="busy", retry_after_seconds=max(1, math.ceil(self._estimated_wait()))
         )
+
+
+def _give_up_first(places: dict[asyncio.Timeout, float]) -> None:
+    place = next(iter(places))
+    del places[place]
+    place.reschedule(asyncio.get_running_loop().time())
 
 
 def _out_of_time() -> Unavailable:

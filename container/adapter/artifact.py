@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -30,20 +29,10 @@ class Artifact:
         """The file to load."""
         return self.shards[0]
 
-    @property
-    def size(self) -> int:
-        """How many bytes its files have together."""
-        return sum(shard.stat().st_size for shard in self.shards)
-
     def written(self) -> date:
         """Return the day, in UTC, on which its files had all been written where they lie."""
         seconds = max(shard.stat().st_mtime for shard in self.shards)
         return datetime.fromtimestamp(seconds, UTC).date()
-
-    def sha256(self) -> str:
-        """Return the SHA-256, in hex, of the shards' bytes one after another."""
-        with ExitStack() as opened:
-            return digest([opened.enter_context(shard.open("rb")) for shard in self.shards])
 
 
 def digest(files: Iterable[BinaryIO]) -> str:

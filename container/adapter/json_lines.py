@@ -65,9 +65,11 @@ class Lines:
         to read stops the work.
         """
         pending: deque[asyncio.Task[bytes]] = deque()
+        before: asyncio.Task[bytes] | None = None
         try:
             for number, line in enumerate(split(self._body), 1):
-                pending.append(asyncio.create_task(self._answer(number, line)))
+                before = self._begin(number, line, before)
+                pending.append(before)
                 if len(pending) > self._ahead:
                     yield await pending.popleft()
             while pending:
@@ -76,10 +78,21 @@ class Lines:
             for task in pending:
                 task.cancel()
 
-    async def _answer(self, number: int, line: bytes) -> bytes:
+    def _begin(
+        self, number: int, line: bytes, before: asyncio.Task[bytes] | None
+    ) -> asyncio.Task[bytes]:
+        """Work on a line; its time runs from when the one before it is answered."""
+        permit = self._permit.line()
+        if before is None or before.done():
+            permit.begin()
+        else:
+            before.add_done_callback(lambda _: permit.begin())
+        return asyncio.create_task(self._answer(number, line, permit))
+
+    async def _answer(self, number: int, line: bytes, permit: Permit) -> bytes:
         asked = Asked(line, self._recognize, native.WIRE)
         try:
-            answered = await self._score(asked)
+            answered = await self._score(asked, permit)
             written = _written(answered.body)
         except Exception as error:
             return self._failure(number, asked, error)
@@ -87,10 +100,9 @@ class Lines:
         self._count("ok")
         return written
 
-    async def _score(self, asked: Asked) -> Answered:
+    async def _score(self, asked: Asked, permit: Permit) -> Answered:
         if not asked.body.strip(_BLANK):
             raise InvalidRequest("the line is empty", code="empty_line")
-        permit = self._permit.renewed()
         prepared = await self._pipeline.prepare(asked, permit)
         return await self._pipeline.score(prepared, permit)
 

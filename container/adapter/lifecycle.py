@@ -28,11 +28,16 @@ class Lifecycle:
     def __init__(self) -> None:
         self.state = State.LOADING
         self._failed_prompts: set[str] = set()
+        self._is_hanging = False
 
     @property
     def is_healthy(self) -> bool:
         """Whether `/ping` answers 200."""
-        return self.state is State.READY and len(self._failed_prompts) < FAILURES_BEFORE_UNHEALTHY
+        return (
+            self.state is State.READY
+            and len(self._failed_prompts) < FAILURES_BEFORE_UNHEALTHY
+            and not self._is_hanging
+        )
 
     @property
     def condition(self) -> str:
@@ -70,6 +75,13 @@ class Lifecycle:
         if was_healthy and not self.is_healthy:
             log(logging.ERROR, "unhealthy", failed_in_a_row=len(self._failed_prompts))
 
+    def hangs(self, is_hanging: bool) -> None:
+        """The worker does not come back from a decode, or does again."""
+        was_healthy = self.is_healthy
+        self._is_hanging = is_hanging
+        if was_healthy and not self.is_healthy:
+            log(logging.ERROR, "unhealthy", hanging=True)
+
     def require_ready(self) -> None:
         """Refuse work that this state does not take.
 
@@ -81,14 +93,24 @@ class Lifecycle:
                 "the model is loading", code="loading", retry_after_seconds=RETRY_LOADING_SECONDS
             )
         if self.state is State.DRAINING:
-            raise Unavailable(
-                "this container is shutting down",
-                code="draining",
-                retry_after_seconds=RETRY_DRAINING_SECONDS,
-            )
+            raise draining()
         if self.state is State.FAILED:
-            raise Unavailable(
-                "the scoring worker has failed; the container must be replaced",
-                code="worker_failed",
-                retry_after_seconds=RETRY_LOADING_SECONDS,
-            )
+            raise worker_failed()
+
+
+def draining() -> Unavailable:
+    """Return what is said to requests while, and after, the adapter shuts down."""
+    return Unavailable(
+        "this container is shutting down",
+        code="draining",
+        retry_after_seconds=RETRY_DRAINING_SECONDS,
+    )
+
+
+def worker_failed() -> Unavailable:
+    """Return what is said to requests once the worker is gone."""
+    return Unavailable(
+        "the scoring worker has failed; the container must be replaced",
+        code="worker_failed",
+        retry_after_seconds=RETRY_LOADING_SECONDS,
+    )

@@ -60,6 +60,8 @@ _DEVICE_KINDS = ("cpu", "gpu", "integrated-gpu", "accelerator", "meta")
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 _REPACKED = re.compile(r"repack tensor \S+ with (\w+?)_\d+x\d+")
 _TENSORS_OF_TYPE = re.compile(r"- type\s+(\w+):\s+(\d+) tensors")
+_WEIGHTS = re.compile(r"CPU_(Mapped|REPACK) model buffer size = +([\d.]+) MiB")
+_NO_MEMORY = re.compile(r"\bmemory\b|unable to allocate|std::bad_alloc")
 _LOG_LEVEL_DEBUG, _LOG_LEVEL_ERROR = 1, 4
 _PIECE_BYTES = 64
 
@@ -232,6 +234,16 @@ def check_offload(log_lines: list[str], gpu_layers: int) -> None:
         )
 
 
+def mapped_bytes(log_lines: list[str]) -> int:
+    """Return how many bytes the CPU reads out of the model's mapped file, by llama.cpp's load log.
+
+    Of weights that were repacked for it, it reads the copy.
+    """
+    found = [match for line in log_lines if (match := _WEIGHTS.search(line))]
+    sizes = [float(match[2]) * (1 if match[1] == "Mapped" else -1) for match in found]
+    return max(0, int(sum(sizes) * (1 << 20)))
+
+
 def dominant_type(log_lines: list[str]) -> str:
     """Return the type that most tensors have, such as `q4_K`, out of llama.cpp's load log.
 
@@ -257,6 +269,13 @@ def has_fast_kernel(tensor_type: str, *, repacked: set[str], system_info: str) -
     return "LLAMAFILE = 1" in system_info and tensor_type in tiled
 
 
+def _cannot_load(path: Path, reason: str) -> StartupError:
+    advice = "download or convert the GGUF again, or use a newer llama.cpp"
+    if _NO_MEMORY.search(reason):
+        advice = "use a smaller quantization or an instance with more memory"
+    return StartupError(f"llama.cpp cannot load {path}: {reason}; {advice}")
+
+
 class Model:
     """A loaded GGUF."""
 
@@ -277,12 +296,10 @@ class Model:
         params.n_gpu_layers = gpu_layers
         self.handle = self._api.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
-            raise StartupError(
-                f"llama.cpp cannot load {path}: {library.last_error()}; download or convert the "
-                "GGUF again, or use a newer llama.cpp"
-            )
+            raise _cannot_load(path, library.last_error())
         try:
             check_offload(list(library.lines), gpu_layers)
+            self.mapped_bytes = mapped_bytes(list(library.lines))
             self.tensor_type = dominant_type(list(library.lines))
             if self._api.llama_model_has_encoder(self.handle):
                 raise StartupError(f"{path} is an encoder model; Ballot scores decoder models")

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from adapter.artifact import Artifact, find_artifact
 from adapter.llama import Library, Model
-from adapter.memory import check_model_fits
 from adapter.seal import Seal
 from adapter.settings import Settings
 
@@ -27,12 +26,9 @@ class Loading:
         """Find the model's files, load llama.cpp, and start to load what `settings` name.
 
         Raises:
-            StartupError: the files are not there, not whole or too large, or llama.cpp does not
-                load.
+            StartupError: the files are not there or not whole, or llama.cpp does not load.
         """
         self.artifact: Artifact = find_artifact(settings.model_dir, settings.gguf_path)
-        if settings.gpu_layers == 0:
-            check_model_fits(self.artifact.size)
         self._seal = Seal(self.artifact)
         self._sha256 = in_background("checksum", self._seal.sha256)
         library, path = Library(settings.llama_lib_dir), self.artifact.path
@@ -51,19 +47,27 @@ class Loading:
 
     @property
     def sha256(self) -> str:
-        """The checksum of the model's file, in hexadecimal, once it is computed."""
+        """The checksum of the model's file, in hexadecimal, once it is computed.
+
+        Raises:
+            ModelChanged: the file is out of reach.
+        """
         return self._sha256.result()
 
     @property
     def is_touched(self) -> bool:
-        """Whether something was done to the model's files that `verify` has not looked into."""
+        """Whether something was done to the model's files that `verify` has not looked into.
+
+        Raises:
+            ModelChanged: they are out of reach.
+        """
         return self._seal.is_touched
 
     def verify(self) -> None:
         """Do nothing while the model's files hold what was loaded. Any thread may call this.
 
         Raises:
-            ModelChanged: they hold something else.
+            ModelChanged: they hold something else, or are out of reach.
         """
         self._seal.verify(lambda: self.sha256)
 

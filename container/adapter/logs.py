@@ -8,6 +8,7 @@ import logging
 import os
 import select
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from typing import Any
 LOGGER = logging.getLogger("ballot")
 # A pipe that is ready takes this much without making its writer wait.
 _AT_ONCE_BYTES = select.PIPE_BUF
-# How long a reader of the log that has stopped reading is waited for: once, not for every line.
+# How long a reader of the log that has stopped reading is waited for, and for how long it is then
+# not waited for again: the event loop waits along.
 _PATIENCE_MILLISECONDS = 100
+_IMPATIENCE_SECONDS = 10
 
 
 class JsonFormatter(logging.Formatter):
@@ -49,7 +52,7 @@ class LineHandler(logging.Handler):
         super().__init__()
         self.dropped = 0
         self._unreported = 0
-        self._is_asleep = False
+        self._patient_from = 0.0
         self._ends_within_line = False
         self._descriptor = descriptor
         self._poll = select.poll()
@@ -77,13 +80,20 @@ class LineHandler(logging.Handler):
         if self._ends_within_line:
             unwritten = b"\n" + unwritten
         while unwritten:
-            patience = 0 if self._is_asleep else _PATIENCE_MILLISECONDS
-            self._is_asleep = not self._poll.poll(patience)
-            if self._is_asleep:
+            if not self._is_ready():
                 raise BlockingIOError
             written = os.write(self._descriptor, unwritten[:_AT_ONCE_BYTES])
             unwritten = unwritten[written:]
             self._ends_within_line = bool(unwritten)
+
+    def _is_ready(self) -> bool:
+        """Whether something can be written, perhaps after waiting for it."""
+        if self._poll.poll(0):
+            return True
+        now = time.monotonic()
+        is_patient = now >= self._patient_from
+        self._patient_from = now + _IMPATIENCE_SECONDS
+        return is_patient and bool(self._poll.poll(_PATIENCE_MILLISECONDS))
 
 
 def _missing(lines: int) -> logging.LogRecord:

@@ -1,13 +1,15 @@
-"""How much memory there is for what a start is about to take.
+"""Whether a start can fit into memory at all, and what it leaves for the state cache.
 
-A kernel promises memory that it does not have, and ends the process that comes to fetch it. So a
-start asks first, and says what does not fit.
+A kernel promises memory that it does not have, and ends the process that comes to fetch it. A start
+is refused only where that is certain: for what nothing but memory or swap can hold, measured by all
+the memory there could be. Files that are mapped, as the model is, or cached are no part of that:
+the kernel drops them, and reads them again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+import re
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,104 +18,89 @@ from adapter.cgroups import CGROUPS, PROCESS_CGROUP, group_folders
 from adapter.errors import StartupError
 
 PROC = Path("/proc")
-# What is left for Python: requests under way, their prompts and answers.
+# What the state cache leaves for Python: requests under way, their prompts and answers.
 RESERVE_BYTES = 64 << 20
+# What the state cache may have although weights would then be read from the disk again.
+LEAST_CACHE_BYTES = 64 << 20
+# What counts as taken, and could be used: memory, and addresses, that malloc keeps for later.
+_KEPT_BYTES = 64 << 20
 # From the first of these on, what a context takes is linear in its tokens.
 _MEASURED_TOKENS = (1024, 2048)
+_NO_LIMIT = 1 << 62
+_KILOBYTES = re.compile(r"^(\w+):\s+(\d+) kB$", re.ASCII | re.MULTILINE)
 
 
-def free_bytes(
+def bytes_left(
     cgroups: Path = CGROUPS, process_cgroup: Path = PROCESS_CGROUP, proc: Path = PROC
 ) -> int:
-    """Return how many bytes this process can still take, by the machine and by its own limits.
+    """Return how many bytes this process could still take if it had all memory for itself.
 
-    What the kernel caches of files counts as free, but for those that this process has mapped:
-    the model would be read from the disk again for every decode.
+    That is all of the machine's memory, or what its control groups allow, and all swap, less what
+    this process has in them now; or else what the limit on its address space leaves.
     """
-    size, resident_files = _own(proc / "self" / "statm")
-    groups = [*_groups_v2(cgroups, process_cgroup), *_groups_v1(cgroups / "memory", process_cgroup)]
-    free = [bytes_ - resident_files for bytes_ in (*_machine(proc / "meminfo"), *groups)]
+    own, machine = _sizes(proc / "self" / "status"), _sizes(proc / "meminfo")
+    groups = [*_limits_v2(cgroups, process_cgroup), *_limits_v1(cgroups / "memory", process_cgroup)]
+    total = min([machine.get("MemTotal", _NO_LIMIT), *groups]) + machine.get("SwapTotal", 0)
+    left = total - own.get("RssAnon", 0) - own.get("VmSwap", 0)
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
-        free.append(limit - size)
-    return max(0, min(free, default=1 << 62))
-
-
-def check_model_fits(size: int) -> None:
-    """Refuse a model of `size` bytes that memory has no room for.
-
-    Raises:
-        StartupError: it has none.
-    """
-    free = free_bytes()
-    if size > free:
-        raise StartupError(
-            f"the model has {_mib(size)} MiB, and {_mib(free)} MiB of memory are free; use a "
-            "smaller quantization or an instance with more memory"
-        )
+        left = min(left, limit - own.get("VmSize", 0))
+    return max(0, left)
 
 
 def check_context_fits(
-    tokens: int, free: int, *, token_bytes: int, measure: Callable[[int], int]
+    tokens: int, left: int, *, token_bytes: int, measure: Callable[[int], int]
 ) -> None:
-    """Refuse a context of `tokens` that does not fit into `free` bytes.
+    """Refuse a context of `tokens` that takes more than the `left` bytes.
 
     `token_bytes` is more than any token can take: only where that does not fit, `measure` is asked
     what a context of some tokens really takes.
 
     Raises:
-        StartupError: it does not fit.
+        StartupError: it takes more.
     """
-    if tokens * token_bytes + RESERVE_BYTES < free or tokens <= _MEASURED_TOKENS[-1]:
+    left += _KEPT_BYTES
+    if tokens * token_bytes <= left or tokens <= _MEASURED_TOKENS[-1]:
         return
     few, more = _MEASURED_TOKENS
     taken_by_few, taken_by_more = measure(few), measure(more)
     need = taken_by_few + (taken_by_more - taken_by_few) * (tokens - few) // (more - few)
-    if need + RESERVE_BYTES > free:
+    if need > left:
         raise StartupError(
-            f"a context of {tokens} tokens takes {_mib(need)} MiB, and {_mib(free)} MiB of memory "
-            "are free; lower BALLOT_CONTEXT_TOKENS or add memory"
+            f"a context of {tokens} tokens takes {need >> 20} MiB, and at most {left >> 20} MiB of "
+            "memory are left; lower BALLOT_CONTEXT_TOKENS or add memory"
         )
 
 
-def _own(statm: Path) -> tuple[int, int]:
-    """Return the bytes of this process's address space, and those of the files it has in memory."""
+def cache_bytes(wanted: int, left: int, *, mapped: int) -> int:
+    """Return how many of the `wanted` bytes a cache may have where `left` are.
+
+    The `mapped` bytes of the model are to stay in memory beside it, but for a least that it gets.
+    """
+    room = max(0, left - RESERVE_BYTES)
+    return min(wanted, room, max(LEAST_CACHE_BYTES, room - mapped))
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """Return what a file of /proc tells in kB, in bytes; nothing where there is no such file."""
     try:
-        size, _, shared = statm.read_text().split()[:3]
-    except (OSError, ValueError):
-        return 0, 0
-    page = os.sysconf("SC_PAGE_SIZE")
-    return int(size) * page, int(shared) * page
+        text = path.read_text(errors="replace")
+    except OSError:
+        return {}
+    return {name: int(size) << 10 for name, size in _KILOBYTES.findall(text)}
 
 
-def _machine(meminfo: Path) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                yield int(line.split()[1]) << 10
-
-
-def _groups_v2(root: Path, process_cgroup: Path) -> Iterator[int]:
+def _limits_v2(root: Path, process_cgroup: Path) -> Iterator[int]:
     for folder in group_folders(root, process_cgroup):
+        # Where there is no limit, it says `max`.
         with contextlib.suppress(OSError, ValueError):
-            # Where there is no limit, it says `max`.
-            limit = int((folder / "memory.max").read_text())
-            used = int((folder / "memory.current").read_text())
-            yield limit - used + _cached(folder, "inactive_file", "active_file")
+            yield int((folder / "memory.max").read_text())
 
 
-def _groups_v1(root: Path, process_cgroup: Path) -> Iterator[int]:
+def _limits_v1(root: Path, process_cgroup: Path) -> Iterator[int]:
+    """Yield the limit as the process's own group has it: groups above it need not count."""
     for folder in group_folders(root, process_cgroup, "memory"):
-        with contextlib.suppress(OSError, ValueError):
-            limit = int((folder / "memory.limit_in_bytes").read_text())
-            used = int((folder / "memory.usage_in_bytes").read_text())
-            yield limit - used + _cached(folder, "total_inactive_file", "total_active_file")
-
-
-def _cached(folder: Path, *names: str) -> int:
-    lines = [line.split() for line in (folder / "memory.stat").read_text().splitlines()]
-    return sum(int(value) for name, value in lines if name in names)
-
-
-def _mib(size: int) -> int:
-    return size >> 20
+        with contextlib.suppress(OSError):
+            stat = (folder / "memory.stat").read_text()
+            yield from map(int, re.findall(r"^hierarchical_memory_limit (\d+)$", stat, re.M))
+            return

@@ -14,8 +14,8 @@ import uvicorn
 
 from adapter.admission import Admission
 from adapter.engine import Engine
-from adapter.errors import ModelChanged, StartupError, Unavailable, WorkerFailed
-from adapter.lifecycle import Lifecycle, State
+from adapter.errors import ModelChanged, StartupError, WorkerFailed
+from adapter.lifecycle import Lifecycle, State, draining, worker_failed
 from adapter.loading import Loading, in_background
 from adapter.logs import dropped_lines, log
 from adapter.metrics import Metrics
@@ -31,7 +31,7 @@ CLOSE_SECONDS = 2
 KEEP_ALIVE_SECONDS = 75
 # The share of a body's time for which it keeps its place, whoever else comes for it.
 GRACE = 0.1
-# How often the model's files are looked at while nothing is scored.
+# How often the worker is looked at, and, while nothing is scored, the model's files.
 WATCH_SECONDS = 1
 # However many files may be open: each connection may hold 64 KiB of headers, and as much of a body.
 MAX_CONNECTIONS = 2048
@@ -98,7 +98,7 @@ class Process:
         )
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self._watch: asyncio.Task[None] | None = None
+        self._watches: list[asyncio.Task[None]] = []
         self._failure: StartupError | WorkerFailed | None = None
 
     async def run(self, worker: Worker, listener: socket.socket) -> None:
@@ -119,8 +119,8 @@ class Process:
         hanging_up.cancel()
         self._admission.stop()
         await asyncio.to_thread(worker.join, CLOSE_SECONDS)
-        if self._watch is not None:
-            self._watch.cancel()
+        for watch in self._watches:
+            watch.cancel()
         if self._failure is not None:
             raise self._failure
 
@@ -161,36 +161,34 @@ class Process:
                 while self._admission.admitted:
                     await asyncio.sleep(0.01)
         except TimeoutError:
-            self._admission.refuse_unfinished(
-                Unavailable(
-                    "this container is shutting down", code="draining", retry_after_seconds=1
-                )
-            )
+            self._admission.refuse_unfinished(draining())
 
     def _serve(self, loaded: Loaded) -> None:
         self._adapter.model_loaded(loaded)
-        self._watch = asyncio.ensure_future(self._watch_model(loaded.loading))
+        watches = (self._watch_model(loaded.loading), self._watch_worker())
+        self._watches = [asyncio.ensure_future(watch) for watch in watches]
 
     async def _watch_model(self, loading: Loading) -> None:
         """Fail soon after the model's files have changed, though nothing is scored meanwhile."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            if not loading.is_touched:
-                continue
             try:
-                await asyncio.wrap_future(in_background("checksum", loading.verify))
+                if loading.is_touched:
+                    await asyncio.wrap_future(in_background("checksum", loading.verify))
             except ModelChanged as error:
                 return self._fail(str(error))
+
+    async def _watch_worker(self) -> None:
+        """Turn unhealthy soon after the worker hangs, and healthy when it goes on."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            self._lifecycle.hangs(self._admission.is_hanging)
 
     def _fail(self, message: str) -> None:
         is_loading = self._lifecycle.state is State.LOADING
         self._failure = StartupError(message) if is_loading else WorkerFailed(message)
         self._lifecycle.fail()
-        self._admission.refuse_unfinished(
-            Unavailable(
-                "the scoring worker has failed", code="worker_failed", retry_after_seconds=5
-            )
-        )
+        self._admission.refuse_unfinished(worker_failed())
         self._stop.set()
 
 

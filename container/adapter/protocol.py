@@ -2,8 +2,8 @@
 
 It bounds a request's line and headers together, and reads the body of a request that offers an
 upgrade (Java's client offers `h2c` with each): httptools does neither. What uvicorn leaves open,
-it bounds too: how many connections there are, how long one may take to send its headers, and how
-long an answer may lie there unread.
+it bounds too: how many connections there are, how long one may take to send its headers, how long
+it may be without a request, and how long an answer may lie there unread.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import socket
 import uuid
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar
 
 import h11
@@ -35,6 +36,13 @@ class Limits:
     patience_seconds: float
 
 
+class Due(Enum):
+    """What a caller has begun to send and must end in time, while no answer is due to it."""
+
+    HEAD = "head"
+    REST = "rest of a body that is answered already"
+
+
 class Protocol(H11Protocol):
     """uvicorn's own, within `limits`; what is not HTTP gets an error in the shape of all others.
 
@@ -52,7 +60,8 @@ class Protocol(H11Protocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._idle_since = self.loop.time()
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._due: Due | None = None
+        self._due_timer: asyncio.TimerHandle | None = None
         self._unsent_bytes = 0
         self._unsent_timer: asyncio.TimerHandle | None = None
         self._is_half_closed = False
@@ -66,11 +75,11 @@ class Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for a request; where connections are too many, the idlest has to go."""
         super().connection_made(transport)
-        self._await_head()
+        self._watch_caller()
         if len(self.connections) > self.limits.connections:
             others = [other for other in self.connections if isinstance(other, Protocol)]
-            idle = [other for other in others if other.is_idle]
-            min(idle, key=lambda other: other._idle_since).hang_up()
+            idle = [other for other in others if other.is_idle and other is not self]
+            min(idle, key=Protocol._worth, default=self).hang_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop to wait for anything."""
@@ -80,10 +89,7 @@ class Protocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what came; with the first byte of a request, its headers become due."""
         super().data_received(data)
-        if not self.is_idle:
-            self._head_has_come()
-        elif not self.transport.is_closing():
-            self._await_head()
+        self._watch_caller()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Answer what was asked to the end before the caller closed its sending side.
@@ -107,11 +113,17 @@ class Protocol(H11Protocol):
         super().on_response_complete()
         if self._is_half_closed and (self.is_idle or self.cycle.more_body):
             self.transport.close()
+        self._watch_caller()
         self._watch_unsent()
 
     def pause_writing(self) -> None:
         """Wait for the caller to take what was sent, but not forever."""
         super().pause_writing()
+        self._watch_unsent()
+
+    def resume_writing(self) -> None:
+        """Go on: the caller has taken some of it."""
+        super().resume_writing()
         self._watch_unsent()
 
     def shutdown(self) -> None:
@@ -161,27 +173,51 @@ class Protocol(H11Protocol):
         self.transport.close()
         self._watch_unsent()
 
-    def _await_head(self) -> None:
-        if self._head_timer is None:
-            seconds = self.limits.patience_seconds
-            self._head_timer = self.loop.call_later(seconds, self._head_is_late)
+    def _worth(self) -> tuple[bool, float]:
+        """Order idle connections: those whose callers have all of their answers go first."""
+        return self.transport.get_write_buffer_size() > 0, self._idle_since
 
-    def _head_has_come(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _watch_caller(self) -> None:
+        """Wait for what the caller has begun to send, or else for the next request, in time."""
+        due = self._what_is_due()
+        if due is not self._due:
+            self._due = due
+            self._stop_waiting()
+            if due is not None:
+                seconds = self.limits.patience_seconds
+                self._due_timer = self.loop.call_later(seconds, self._is_late)
+        if not self.is_idle or due is not None:
+            self._unset_keepalive_if_required()
+        elif self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
-    def _head_is_late(self) -> None:
-        """Say so, to whoever has begun a request; whoever has not is only hung up on."""
-        has_begun = self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]
-        if has_begun:
+    def _what_is_due(self) -> Due | None:
+        if not self.is_idle or self.transport.is_closing():
+            return None
+        if self.conn.their_state is h11.SEND_BODY:
+            return Due.REST
+        return Due.HEAD if self.conn.trailing_data[0] else None
+
+    def _is_late(self) -> None:
+        """Say so, to whoever has begun a request; whoever has its answer is only hung up on."""
+        if self._due is Due.HEAD:
             seconds = f"{self.limits.patience_seconds:g}"
             self._refuse(SlowHead(f"the headers were not complete after {seconds} seconds"))
         else:
             self.hang_up()
 
+    def _stop_waiting(self) -> None:
+        if self._due_timer is not None:
+            self._due_timer.cancel()
+            self._due_timer = None
+
     def _watch_unsent(self) -> None:
-        """Hang up if none of what waits to be sent is taken any more."""
+        """Hang up if none of what waits to be sent is taken any more.
+
+        Whatever lets more be added to it, or ends that, begins to watch anew.
+        """
         if self._unsent_timer is not None:
             self._unsent_timer.cancel()
         self._unsent_bytes = self.transport.get_write_buffer_size()
@@ -190,7 +226,9 @@ class Protocol(H11Protocol):
             self._unsent_timer = self.loop.call_later(seconds, self._check_unsent)
 
     def _check_unsent(self) -> None:
-        if 0 < self._unsent_bytes <= self.transport.get_write_buffer_size():
+        # Where the answer goes on meanwhile, what was taken may have been filled up again.
+        is_all = self.flow.write_paused or self.is_idle or self.transport.is_closing()
+        if is_all and 0 < self._unsent_bytes <= self.transport.get_write_buffer_size():
             self.hang_up()
         else:
             self._watch_unsent()
@@ -205,9 +243,11 @@ class Protocol(H11Protocol):
             self.loop.call_later(_RESET_SECONDS, self._hang_up_when_reset)
 
     def _stop_timers(self) -> None:
-        for timer in (self._head_timer, self._unsent_timer):
-            if timer is not None:
-                timer.cancel()
+        # uvicorn leaves its own where the connection ends by an error.
+        self._unset_keepalive_if_required()
+        self._stop_waiting()
+        if self._unsent_timer is not None:
+            self._unsent_timer.cancel()
 
 
 def limited(limits: Limits) -> type[Protocol]:

@@ -18,8 +18,10 @@ LOOKAHEAD = 8
 class Waiting(Protocol):
     """A job in the line."""
 
-    deadline: float
     overtaken: int
+
+    @property
+    def deadline(self) -> float: ...
 
 
 JobT = TypeVar("JobT", bound=Waiting)

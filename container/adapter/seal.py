@@ -7,13 +7,16 @@ would take a third of a second more for each gigabyte at every start.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from adapter.artifact import Artifact, digest
 from adapter.errors import ModelChanged
+from adapter.logs import log
 
 
 class Seal:
@@ -30,33 +33,58 @@ class Seal:
 
     @property
     def is_touched(self) -> bool:
-        """Whether something was done to the files, if only to their names. Takes microseconds."""
+        """Whether something was done to the files, if only to their names. Takes microseconds.
+
+        Raises:
+            ModelChanged: they are out of reach.
+        """
         return self._look() != self._looks
 
     def sha256(self) -> str:
-        """Return the SHA-256, in hex, of what the files hold."""
-        with self._lock:
+        """Return the SHA-256, in hex, of what the files hold.
+
+        Raises:
+            ModelChanged: they are out of reach.
+        """
+        with self._lock, self._in_reach():
             return digest(self._files)
 
     def verify(self, sha256: Callable[[], str]) -> None:
         """Do nothing while the files hold what has the checksum `sha256`. Any thread may call this.
 
         A write shows from before its first byte on: what was read between two calls is what was
-        loaded. Only files that were touched are read again.
+        loaded. Only files that were touched are read again, once, and others wait for that.
 
         Raises:
-            ModelChanged: they hold something else.
+            ModelChanged: they hold something else, or are out of reach.
         """
-        looks = self._look()
-        if looks == self._looks:
+        if not self.is_touched:
             return
-        if self.sha256() != sha256():
-            raise ModelChanged(
-                f"the model's file was written to while it was in use: {self._artifact.path}; "
-                "put a new model beside it, and start with that"
-            )
-        self._looks = looks
+        expected = sha256()
+        with self._lock, self._in_reach():
+            looks, began = self._look(), time.monotonic()
+            if looks == self._looks:
+                return
+            if digest(self._files) != expected:
+                raise ModelChanged(
+                    f"the model's file was written to while it was in use: {self._artifact.path}; "
+                    "put a new model beside it, and start with that"
+                )
+            self._looks = looks
+        log(logging.INFO, "model_touched", seconds=round(time.monotonic() - began, 3))
 
     def _look(self) -> list[tuple[int, int, int]]:
-        stats = [os.fstat(file.fileno()) for file in self._files]
+        with self._in_reach():
+            stats = [os.fstat(file.fileno()) for file in self._files]
         return [(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats]
+
+    @contextmanager
+    def _in_reach(self) -> Iterator[None]:
+        """Take files that cannot be read for changed: nothing says that they are not."""
+        try:
+            yield
+        except OSError as error:
+            raise ModelChanged(
+                f"the model's file cannot be read any more: {self._artifact.path} "
+                f"({error.strerror}); mend its disk or mount, and start again"
+            ) from error

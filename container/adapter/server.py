@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from adapter import json_lines, native, openapi, systemone
-from adapter.admission import Admission
+from adapter.admission import Admission, Permit
 from adapter.body import read_body
 from adapter.decision import Json
 from adapter.errors import (
@@ -235,6 +235,7 @@ class Adapter:
         with ExitStack() as held:
             permit = held.enter_context(self._admission.enter())
             pipeline = self._require_pipeline()
+            _check_http_version(exchange.request)
             async with permit.arriving():
                 body = await self._read(exchange.request)
             lines = Lines(
@@ -246,7 +247,7 @@ class Adapter:
                 observer=self._metrics,
                 ahead=max(json_lines.AHEAD, self._settings.lanes),
             )
-            return LinesResponse(lines, exchange, held.pop_all())
+            return LinesResponse(lines, exchange, permit, held.pop_all())
 
     async def _read(self, request: Request) -> bytes:
         return await read_body(
@@ -268,18 +269,19 @@ class LinesResponse(Response):
     """Sends the answers of a request of JSON Lines as they come, until its caller hangs up.
 
     An answer that ends has a line for every line: what cannot be sent to its end is broken off,
-    which HTTP tells apart. `held` is given back at the end, and `on_end` told the outcome.
+    which HTTP/1.1 tells apart. `held` is given back at the end, and `on_end` told the outcome.
     """
 
     media_type = json_lines.MEDIA_TYPE
     on_end: Callable[[str], None]
 
-    def __init__(self, lines: Lines, exchange: Exchange, held: ExitStack) -> None:
+    def __init__(self, lines: Lines, exchange: Exchange, permit: Permit, held: ExitStack) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers()
         self._lines = lines
         self._exchange = exchange
+        self._permit = permit
         self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -304,7 +306,8 @@ class LinesResponse(Response):
         await send(start)
         async with aclosing(self._lines.answers()) as answers:
             async for line in answers:
-                await send({"type": "http.response.body", "body": line, "more_body": True})
+                async with self._permit.sending():
+                    await send({"type": "http.response.body", "body": line, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -360,6 +363,16 @@ def _check_is_json(request: Request) -> None:
         raise UnsupportedMediaType(
             f"content type {media_type[:80]!r} is not read here; send application/json, or "
             f"{json_lines.MEDIA_TYPE} to /invocations"
+        )
+
+
+def _check_http_version(request: Request) -> None:
+    # There, the end of the connection is the end of an answer without a length, also of half of it.
+    if request.scope["http_version"] == "1.0":
+        raise InvalidRequest(
+            "JSON Lines are answered over HTTP/1.1 alone, which tells a whole answer from one "
+            "that broke off; behind nginx, set proxy_http_version 1.1",
+            code="http_version",
         )
 
 

@@ -22,7 +22,7 @@ from adapter.lanes import Lanes
 from adapter.llama import Model, Vocabulary
 from adapter.loading import Loading
 from adapter.logs import log, origin
-from adapter.memory import RESERVE_BYTES, check_context_fits, free_bytes
+from adapter.memory import bytes_left, cache_bytes, check_context_fits
 from adapter.prompt import PromptTemplate, plain_template, render_template
 from adapter.scorer import ModelIdentity, read_logits
 from adapter.settings import Settings
@@ -115,10 +115,10 @@ def run(
     model = loading.model
     with ThreadPoolExecutor(1) as beside:
         encoding = beside.submit(_encoder, settings, model)
-        free = free_bytes()
-        with closing(_context(settings, loading, threads=threads, free=free)) as context:
+        left = bytes_left()
+        with closing(_context(settings, loading, threads=threads, left=left)) as context:
             encoder = encoding.result()
-            cache = _cache(settings, free - context.host_bytes)
+            cache = _cache(settings, left - context.host_bytes, mapped=model.mapped_bytes)
             engine = _self_tested(context, cache, encoder, model)
             identity = _identify(settings, loading, model, threads=threads)
             if calibration:
@@ -137,7 +137,7 @@ def _encoder(settings: Settings, model: Model) -> Encoder:
     return Encoder(model.vocabulary, template, context_tokens=settings.context_tokens)
 
 
-def _context(settings: Settings, loading: Loading, *, threads: int, free: int) -> Context:
+def _context(settings: Settings, loading: Loading, *, threads: int, left: int) -> Context:
     model = loading.model
 
     def context(tokens: int) -> Context:
@@ -155,15 +155,15 @@ def _context(settings: Settings, loading: Loading, *, threads: int, free: int) -
             return measured.host_bytes
 
     check_context_fits(
-        settings.context_tokens, free, token_bytes=model.most_bytes_per_token, measure=measure
+        settings.context_tokens, left, token_bytes=model.most_bytes_per_token, measure=measure
     )
     return context(settings.context_tokens)
 
 
-def _cache(settings: Settings, free: int) -> StateCache:
-    """Return an empty cache of the size that is set, or else of what `free` bytes leave for it."""
+def _cache(settings: Settings, left: int, *, mapped: int) -> StateCache:
+    """Return an empty cache of the size that is set, or else of what `left` bytes have for it."""
     wanted = settings.state_cache_mb << 20
-    size = min(wanted, max(0, free - RESERVE_BYTES))
+    size = cache_bytes(wanted, left, mapped=mapped)
     if size < wanted:
         log(
             logging.WARNING,
