@@ -42,7 +42,11 @@ class AdapterSide:
     def __init__(self, gguf: Path, *, gpu_layers: int = 0) -> None:
         with ExitStack() as stack:
             self.process = stack.enter_context(
-                AdapterProcess(BALLOT_GGUF_PATH=str(gguf), BALLOT_GPU_LAYERS=str(gpu_layers))
+                AdapterProcess(
+                    BALLOT_GGUF_PATH=str(gguf),
+                    BALLOT_GPU_LAYERS=str(gpu_layers),
+                    BALLOT_THREADS="auto",
+                )
             )
             self.process.wait_for_event("model_loaded")
             while not answers(self.process.port, "/ping"):

@@ -21,7 +21,7 @@ from adapter.errors import ScoringError
 from adapter.scorer import read_logits
 from tests.adapter_process import DEMO_MODEL
 
-THREADS = 2
+THREADS = 1
 
 
 @pytest.fixture(scope="module")
