@@ -151,7 +151,7 @@ def fetch(
 
 
 def stop(job: JobName, as_json: AsJson = False, region: Region = None) -> None:
-    """Stop a job; of its answers there are at best those to whole parts of its input.
+    """Stop a job; the parts that it has finished can still be fetched.
 
     Needs sagemaker:DescribeTransformJob and StopTransformJob.
     """
