@@ -47,6 +47,7 @@ def emulated_endpoints(
             adapter_image(aws),
             prefix=DECISION_PREFIX,
             BALLOT_CONTEXT_TOKENS=CONTEXT_TOKENS,
+            BALLOT_THREADS="1",
             BALLOT_REQUEST_TIMEOUT_SECONDS="3600",
         )
         chat = aws.model(

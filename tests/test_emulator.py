@@ -403,7 +403,7 @@ def test_the_adapter_answers_behind_an_endpoint(
 ) -> None:
     files = {f"adapter/{p.name}": p.read_text() for p in ROOT.glob("container/adapter/*.py")}
     image = aws.push({**FAKE_CONTEXT, **files})
-    endpoint = aws.serve(aws.model(image, prefix=demo_model))
+    endpoint = aws.serve(aws.model(image, prefix=demo_model, BALLOT_THREADS="1"))
     found = aws.invoke(endpoint, DECISION)["Body"]["result"]
     direct = client.post("/invocations", json=DECISION).json()["result"]
     for key in ("probabilities", "option_logits", "prompt_sha256", "model"):
