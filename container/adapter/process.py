@@ -118,7 +118,8 @@ class Process:
         await serving
         hanging_up.cancel()
         self._admission.stop()
-        await asyncio.to_thread(worker.join, CLOSE_SECONDS)
+        # Nothing is left to serve meanwhile, and where memory is short there is no other thread.
+        worker.join(CLOSE_SECONDS)
         for watch in self._watches:
             watch.cancel()
         if self._failure is not None:
