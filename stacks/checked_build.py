@@ -16,8 +16,9 @@ from constructs import Construct
 
 from stacks.acknowledgements import acknowledge, acknowledge_wildcards, logical_id
 from stacks.build_project import EXCLUDED, QUEUED_MINUTES, ROOT
+from stacks.lambda_role import lambda_role
 from stacks.log_groups import make_log_group
-from stacks.permissions import may_read_with, may_write_logs
+from stacks.permissions import may_read_with
 
 RESOURCE_TYPE = "Custom::BallotCheckedBuild"
 
@@ -69,7 +70,7 @@ class BuildWaiter(Construct):
         self.log_group = make_log_group(
             self, "Log", name=f"/ballot/{name}", retention_days=log_retention_days, key=key
         )
-        role = self._role("Role", statements)
+        role = lambda_role(self, "Role", self.log_group, statements)
         # CodeBuild gives a build up first, then the waiting, and only then CloudFormation.
         patience = build_timeout_minutes + QUEUED_MINUTES + _MARGIN_MINUTES
         self.service_timeout = cdk.Duration.minutes(patience + _MARGIN_MINUTES)
@@ -82,8 +83,12 @@ class BuildWaiter(Construct):
             is_complete_handler=self.lambda_is_complete,
             query_interval=cdk.Duration.seconds(_POLL_SECONDS),
             total_timeout=cdk.Duration.minutes(patience),
-            framework_on_event_role=self._role("EventRole", may_read_with(key)),
-            framework_complete_and_timeout_role=self._role("CompleteRole", may_read_with(key)),
+            framework_on_event_role=lambda_role(
+                self, "EventRole", self.log_group, may_read_with(key)
+            ),
+            framework_complete_and_timeout_role=lambda_role(
+                self, "CompleteRole", self.log_group, may_read_with(key)
+            ),
             provider_function_env_encryption=key,
             log_group=self.log_group,
         )
@@ -124,15 +129,6 @@ class BuildWaiter(Construct):
                 "The state machine only repeats a function until it is done; that function's log "
                 "and the stack's events tell each outcome.",
             )
-
-    def _role(self, id: str, statements: Sequence[iam.PolicyStatement]) -> iam.Role:
-        policy = iam.PolicyDocument(statements=[may_write_logs(self.log_group), *statements])
-        return iam.Role(
-            self,
-            id,
-            assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-            inline_policies={"Own": policy},
-        )
 
 
 class CheckedBuild(Construct):

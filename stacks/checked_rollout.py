@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import aws_cdk as cdk
-from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import custom_resources
@@ -13,8 +12,9 @@ from constructs import Construct
 
 from stacks.acknowledgements import acknowledge_wildcards, logical_id
 from stacks.build_project import EXCLUDED, ROOT
+from stacks.lambda_role import lambda_role
 from stacks.log_groups import make_log_group
-from stacks.permissions import may_describe_endpoints, may_read_with, may_write_logs
+from stacks.permissions import may_describe_endpoints, may_read_with
 
 RESOURCE_TYPE = "Custom::BallotCheckedRollout"
 
@@ -51,14 +51,21 @@ class RolloutCheck(Construct):
             handler="rollout_check.handlers.on_event",
             timeout=cdk.Duration.minutes(_FUNCTION_MINUTES),
             memory_size=256,
-            role=self._role("Role", [may_describe_endpoints(endpoint_names, cdk.Stack.of(self))]),
+            role=lambda_role(
+                self,
+                "Role",
+                self.log_group,
+                [may_describe_endpoints(endpoint_names, cdk.Stack.of(self))],
+            ),
             log_group=self.log_group,
         )
         self.provider = custom_resources.Provider(
             self,
             "Provider",
             on_event_handler=self.lambda_on_event,
-            framework_on_event_role=self._role("EventRole", may_read_with(key)),
+            framework_on_event_role=lambda_role(
+                self, "EventRole", self.log_group, may_read_with(key)
+            ),
             provider_function_env_encryption=key,
             log_group=self.log_group,
         )
@@ -67,15 +74,6 @@ class RolloutCheck(Construct):
             self,
             "CDK lets its provider call any version of the function made here, and no other.",
             f"Resource::<{logical_id(self.lambda_on_event)}.Arn>:*",
-        )
-
-    def _role(self, id: str, statements: Sequence[iam.PolicyStatement]) -> iam.Role:
-        policy = iam.PolicyDocument(statements=[may_write_logs(self.log_group), *statements])
-        return iam.Role(
-            self,
-            id,
-            assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-            inline_policies={"Own": policy},
         )
 
 

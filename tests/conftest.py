@@ -18,7 +18,7 @@ from tests.adapter_process import DEMO_MODEL, GEMMA_MODEL, ROOT, AdapterProcess
 from tests.gguf_models import BYTES_TEMPLATE, write_hybrid_model, write_tiny_model
 
 if TYPE_CHECKING:
-    from tests.synthesis import Synthesis
+    from tests.synthesis import Synthesis, Template
 
 
 @pytest.fixture(scope="session")
@@ -122,4 +122,14 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Synthesi
         "local": synthesize("local", folder("local")),
         "dev": synthesize("dev", folder("dev")),
         "prod": synthesize("prod", folder("prod"), account="123456789012", region="eu-west-1"),
+    }
+
+
+@pytest.fixture(scope="session")
+def templates(environments: dict[str, Synthesis]) -> dict[str, Template]:
+    """The readable templates of all environments, by stack."""
+    return {
+        stack: template
+        for synthesis in environments.values()
+        for stack, template in synthesis.readable().items()
     }

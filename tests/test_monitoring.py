@@ -99,16 +99,6 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Synthesis:
     return synthesize("dev", folder, settings=WATCHED, account=ACCOUNT, region=REGION)
 
 
-@pytest.fixture(scope="session")
-def templates(environments: dict[str, Synthesis]) -> dict[str, Template]:
-    """The readable templates of all environments, by stack."""
-    return {
-        stack: template
-        for synthesis in environments.values()
-        for stack, template in synthesis.readable().items()
-    }
-
-
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Lines of the log of adapters that answer, refuse, drain and fail, by what they are about."""

@@ -64,16 +64,6 @@ every_environment = pytest.mark.parametrize("name", sorted(ENVIRONMENTS))
 every_endpoint = pytest.mark.parametrize(("environment", "name"), ENDPOINTS)
 
 
-@pytest.fixture(scope="session")
-def templates(environments: dict[str, Synthesis]) -> dict[str, Template]:
-    """The readable templates of all environments, by stack."""
-    return {
-        stack: template
-        for synthesis in environments.values()
-        for stack, template in synthesis.readable().items()
-    }
-
-
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Template]:
     """The templates of an environment that names what exists already."""
